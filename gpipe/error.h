@@ -1,0 +1,49 @@
+// Typed errors: what went wrong, where, what was got and expected, and what to do about it.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+
+namespace gpipe {
+
+// Base of every error the library throws on purpose. Anything else that escapes is a defect of ours.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// An argument outside its domain: a count below one, a name that does not exist, costs for another number of stages.
+class InvalidArgument : public Error {
+ public:
+  using Error::Error;
+};
+
+// Text, CSV or JSON that does not follow its grammar. `line` and `column` count from one; zero when the position is unknown.
+class ParseError : public Error {
+ public:
+  ParseError(const std::string& what, std::int64_t line, std::int64_t column)
+      : Error(what), line_(line), column_(column) {}
+  std::int64_t line() const { return line_; }
+  std::int64_t column() const { return column_; }
+
+ private:
+  std::int64_t line_;
+  std::int64_t column_;
+};
+
+// No partition fits the memory limit. `missing_bytes` is what the best partition lacks on its fullest stage;
+// `smallest_num_stages` is the least number of stages that would fit, 0 if none does.
+class InfeasibleError : public Error {
+ public:
+  InfeasibleError(const std::string& what, std::int64_t missing_bytes, int smallest_num_stages)
+      : Error(what), missing_bytes_(missing_bytes), smallest_num_stages_(smallest_num_stages) {}
+  std::int64_t missing_bytes() const { return missing_bytes_; }
+  int smallest_num_stages() const { return smallest_num_stages_; }
+
+ private:
+  std::int64_t missing_bytes_;
+  int smallest_num_stages_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,41 @@
+// Costs: what the actions of each stage cost in time and bytes. The simulator's input.
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gpipe/schedule/flow.h"
+
+namespace gpipe {
+
+// Per micro-batch, except where it says otherwise.
+struct StageCosts {
+  double forward_seconds = 1;
+  double backward_seconds = 2;
+  double input_grad_seconds = 1;
+  double weight_grad_seconds = 1;
+  double recompute_seconds = 1;
+  double update_seconds = 0;          // optimizer step, once a step
+  std::int64_t static_bytes = 0;      // weights, their gradients and the optimizer's state
+  std::int64_t activation_bytes = 0;  // kept from F (or R) to the end of the backward
+  std::int64_t input_bytes = 0;       // kept from F to R when the stage recomputes
+  std::int64_t output_bytes = 0;      // of one activation message, and of its gradient
+};
+
+struct LinkCosts {
+  double latency_seconds = 0;
+  double bytes_per_second = std::numeric_limits<double>::infinity();
+  double transfer_seconds(std::int64_t bytes) const { return static_cast<double>(bytes) / bytes_per_second; }
+};
+
+struct Costs {
+  std::vector<StageCosts> stages;         // one per stage
+  LinkCosts link;                         // between any two workers; stages on one worker hand over for nothing
+  std::vector<double> worker_speed;       // 1 = as profiled; empty = 1 for all
+  Routes routes;                          // skips and ties
+  std::vector<std::int64_t> skip_bytes;   // one per routes.skips
+  std::vector<std::int64_t> tie_bytes;    // one per routes.ties
+};
+
+}  // namespace gpipe

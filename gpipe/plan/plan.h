@@ -1,0 +1,48 @@
+// Plan: layers per stage for a schedule, with the predicted time and bytes of each stage.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/plan/costs.h"
+#include "gpipe/plan/partition.h"
+#include "gpipe/plan/profile.h"
+#include "gpipe/schedule/recompute.h"
+
+namespace gpipe {
+
+struct PlanOptions {
+  int num_stages = 1;  // workers; the schedule puts `chunks` stages on each
+  int num_micro_batches = 1;
+  std::string schedule = "1f1b";
+  int chunks = 0;  // 0 = the schedule's default
+  Recompute recompute = Recompute::kNever;
+  Objective objective = Objective::kMakespan;
+  LinkCosts link;
+  std::vector<double> worker_speed;                // one per worker
+  std::optional<std::int64_t> memory_limit_bytes;  // per worker
+  int optimizer_slots = 2;
+};
+
+struct Plan {
+  std::string schedule;
+  int chunks = 1;
+  int num_micro_batches = 1;
+  Recompute recompute = Recompute::kNever;
+  std::vector<int> layers_per_stage;
+  Partition partition;  // predicted seconds and bytes of each stage
+  Costs costs;          // of the stages, for the simulator
+};
+
+// Throws as `partition` and `make_schedule` do.
+Plan plan(const Profile& profile, const PlanOptions& options);
+
+// What stages made of `layers_per_stage` consecutive layers cost. Throws InvalidArgument if they do not add up.
+Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
+                  int optimizer_slots);
+
+std::string to_json(const Plan& plan);
+
+}  // namespace gpipe

@@ -1,0 +1,47 @@
+// Action: one thing a stage does with one micro-batch.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace gpipe {
+
+enum class ActionKind : std::uint8_t {
+  kForward,     // F: run the stage's layers
+  kRecompute,   // R: run them again, to get back the activations the forward dropped
+  kBackward,    // B: gradients of the input and of the weights together
+  kInputGrad,   // I: gradient of the input only, the part the previous stage waits for
+  kWeightGrad,  // W: gradient of the weights only, any time after I
+};
+
+struct Action {
+  ActionKind kind = ActionKind::kForward;
+  std::int32_t stage = 0;
+  std::int32_t micro_batch = 0;
+};
+
+inline bool operator==(const Action& a, const Action& b) {
+  return a.kind == b.kind && a.stage == b.stage && a.micro_batch == b.micro_batch;
+}
+inline bool operator!=(const Action& a, const Action& b) { return !(a == b); }
+
+// 'F', 'R', 'B', 'I' or 'W'.
+char letter(ActionKind kind);
+
+// "forward", "recompute", "backward", "input gradient", "weight gradient".
+const char* name(ActionKind kind);
+
+// Sends the input's gradient to the previous stage: B or I.
+inline bool makes_input_grad(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kInputGrad;
+}
+
+// Adds to the stage's weight gradients and is the last to need its activations: B or W.
+inline bool makes_weight_grad(ActionKind kind) {
+  return kind == ActionKind::kBackward || kind == ActionKind::kWeightGrad;
+}
+
+// PyTorch's cell: stage, letter, micro-batch, such as "1B2".
+std::string to_string(const Action& action);
+
+}  // namespace gpipe

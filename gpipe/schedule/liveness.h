@@ -1,0 +1,37 @@
+// Liveness: how many micro-batches each stage holds at once. It follows from program order alone, whatever the timing.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// What a stage holds at one moment. Without recompute, a micro-batch's activations live from F to B (or W). With it, the
+// stage's input lives from F to B (or W) and the activations from R to B (or W).
+struct Live {
+  int activations = 0;  // micro-batches whose activations are held
+  int inputs = 0;       // micro-batches of which only R can bring the activations back: their input is held
+};
+
+// For each stage, the largest holdings that occur; none is covered by another, so the peak of any per-micro-batch
+// weights is the largest over them.
+//
+// REQUIRES of all three: rule 1 of `validate`.
+std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule);
+
+// For each worker, the peak of activations held over all its stages, in micro-batches of the worker's whole share of
+// the model: a stage counts one over the number of stages on the worker.
+std::vector<double> peak_activations_by_worker(const Schedule& schedule);
+
+struct StageBytes {
+  std::int64_t static_bytes = 0;      // weights, gradients, optimizer state
+  std::int64_t activation_bytes = 0;  // of one micro-batch
+  std::int64_t input_bytes = 0;       // of one micro-batch
+};
+
+// For each worker, the peak of bytes held over all its stages.
+std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages);
+
+}  // namespace gpipe

@@ -1,0 +1,28 @@
+// The schedules by name: a schedule is added here in one line.
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+struct ScheduleInfo {
+  const char* name;     // as on the command line: "1f1b"
+  const char* summary;  // one line for people
+  int default_chunks;   // stages a worker
+  bool any_chunks;      // false: default_chunks is the only value
+  Schedule (*generate)(int num_workers, int num_micro_batches, int chunks);
+};
+
+const std::vector<ScheduleInfo>& schedule_registry();
+
+// Throws InvalidArgument for an unknown name, naming the nearest valid one.
+const ScheduleInfo& find_schedule(std::string_view name);
+
+// `chunks` 0 means the schedule's default. Throws InvalidArgument for an unknown name or a value the schedule cannot take.
+Schedule make_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks = 0);
+
+}  // namespace gpipe
