@@ -15,8 +15,8 @@ struct Schedule {
   std::string name;  // of the generator or the file; not part of the text forms, nor of equality
   int num_stages = 0;
   int num_micro_batches = 0;
-  std::vector<int> worker_of_stage;           // size num_stages; -1 where no worker has an action of the stage
-  std::vector<std::vector<Action>> workers;   // the actions of each worker, in program order
+  std::vector<int> worker_of_stage;          // size num_stages; -1 where no worker has an action of the stage
+  std::vector<std::vector<Action>> workers;  // the actions of each worker, in program order
 
   int num_workers() const { return static_cast<int>(workers.size()); }
   std::int64_t num_actions() const;

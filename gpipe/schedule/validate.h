@@ -39,10 +39,10 @@ class ScheduleError : public Error {
 };
 
 struct ValidateOptions {
-  Routes routes;                                       // skips and ties of the model
-  std::vector<StageBytes> stages;                      // for the memory rule; empty = not checked
-  std::optional<std::int64_t> memory_limit_bytes;      // per worker
-  bool compute_capacities = true;                      // false: prove only, at unbounded capacities
+  Routes routes;                                   // skips and ties of the model
+  std::vector<StageBytes> stages;                  // for the memory rule; empty = not checked
+  std::optional<std::int64_t> memory_limit_bytes;  // per worker
+  bool compute_capacities = true;                  // false: prove only, at unbounded capacities
 };
 
 struct FlowCertificate {
@@ -62,13 +62,13 @@ struct Survival {
 
 struct Certificate {
   bool forward_only = false;
-  bool canonical = true;            // 6: every stage accumulates its gradients in ascending micro-batch order
+  bool canonical = true;              // 6: every stage accumulates its gradients in ascending micro-batch order
   std::string non_canonical_because;  // empty when canonical
   std::vector<FlowCertificate> flows;
-  std::vector<double> peak_activations;   // per worker, see peak_activations_by_worker
-  std::vector<std::int64_t> peak_bytes;   // per worker; empty without ValidateOptions::stages
-  Survival rendezvous;            // a send returns only when its receiver has come to the receive
-  Survival one_channel_per_pair;  // all flows from one worker to another share one ordered channel
+  std::vector<double> peak_activations;  // per worker, see peak_activations_by_worker
+  std::vector<std::int64_t> peak_bytes;  // per worker; empty without ValidateOptions::stages
+  Survival rendezvous;                   // a send returns only when its receiver has come to the receive
+  Survival one_channel_per_pair;         // all flows from one worker to another share one ordered channel
 };
 
 // Throws ScheduleError. Takes time and memory linear in the number of actions named, whatever numbers a file claims.

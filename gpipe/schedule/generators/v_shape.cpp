@@ -1,0 +1,141 @@
+// ZB-V, V-Half and V-Min: two chunks a worker in a V, with W filled in. Chunk 0 of worker w is stage w, chunk 1 is
+// stage 2K-1-w: a micro-batch goes down the workers, comes back up, and its gradient does the same.
+#include <algorithm>
+#include <array>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/generators/placement.h"
+#include "gpipe/schedule/generators/weight_grad_fill.h"
+
+namespace gpipe::schedules {
+namespace {
+
+constexpr ActionKind kF = ActionKind::kForward;
+constexpr ActionKind kI = ActionKind::kInputGrad;
+
+// Appends actions of one worker, each taking the next micro-batch of its kind and chunk.
+class Appender {
+ public:
+  Appender(std::vector<Action>& actions, int num_workers, int worker)
+      : actions_(actions), stages_{worker, 2 * num_workers - 1 - worker} {}
+
+  void add(ActionKind kind, int chunk) { actions_.push_back({kind, stages_[chunk], count(kind, chunk)++}); }
+  int& count(ActionKind kind, int chunk) { return kind == kF ? forwards_[chunk] : input_grads_[chunk]; }
+
+ private:
+  std::vector<Action>& actions_;
+  std::array<int, 2> stages_;
+  std::array<int, 2> forwards_{};
+  std::array<int, 2> input_grads_{};
+};
+
+// Note [Building block]
+// ~~~~~~~~~~~~~~~~~~~~~
+// V-Half and V-Min repeat one building block every six time units: the F, F, I, I of one micro-batch on the two chunks
+// of each worker, leaving two units for its W's. The block is given by the time it takes from one worker to the next
+// (`down` and `up`, the same for the activations and for the gradients) and by the turns: at the last worker, at the
+// first, and at the last again.
+//
+//   worker 0   F . . . . . . F I . . . . . . I          down = up = 1, turns = 1 1 1
+//   worker 1   . F . . . . F . . I . . . . I .
+//   worker 2   . . F . . F . . . . I . . I . .
+//   worker 3   . . . F F . . . . . . I I . . .
+//
+// The sum of down and up decides how long activations live, so the memory: 2 for V-Min, 3 for V-Half. The turns are the
+// shortest for which no two actions of a worker, repeated every six units, fall on the same unit.
+struct BuildingBlock {
+  int down;
+  int up;
+  std::array<int, 3> turns;
+};
+
+constexpr int kPeriod = 6;
+
+struct Timed {
+  int time;
+  Action action;
+};
+
+std::vector<Action> repeat(const BuildingBlock& block, const Schedule& schedule, int worker) {
+  const int last = schedule.num_workers() - 1;
+  const int forward0 = block.down * worker;
+  const int forward1 = block.down * last + block.turns[0] + block.up * (last - worker);
+  const int first_grad = (block.down + block.up) * last + block.turns[0] + block.turns[1];
+  const int input_grad1 = first_grad + block.down * worker;
+  const int input_grad0 = first_grad + block.down * last + block.turns[2] + block.up * (last - worker);
+  const int stage1 = schedule.num_stages - 1 - worker;
+  std::vector<Timed> timed;
+  timed.reserve(static_cast<std::size_t>(schedule.num_micro_batches) * 4);
+  for (int m = 0; m < schedule.num_micro_batches; ++m) {
+    timed.push_back({forward0 + kPeriod * m, {kF, worker, m}});
+    timed.push_back({forward1 + kPeriod * m, {kF, stage1, m}});
+    timed.push_back({input_grad1 + kPeriod * m, {kI, stage1, m}});
+    timed.push_back({input_grad0 + kPeriod * m, {kI, worker, m}});
+  }
+  std::stable_sort(timed.begin(), timed.end(), [](const Timed& a, const Timed& b) { return a.time < b.time; });
+  std::vector<Action> actions;
+  actions.reserve(timed.size());
+  for (const Timed& entry : timed) actions.push_back(entry.action);
+  return actions;
+}
+
+// Fills with `max_live`, or with the least above it that the order needs.
+void fill(Schedule& schedule, int max_live) {
+  while (!fill_weight_grads(schedule, max_live)) ++max_live;
+}
+
+Schedule from_building_block(Schedule schedule, const BuildingBlock& block, int max_live) {
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    schedule.workers[worker] = repeat(block, schedule, worker);
+  }
+  fill(schedule, max_live);
+  return schedule;
+}
+
+}  // namespace
+
+Schedule zb_v(int num_workers, int num_micro_batches) {
+  // Made for at least 2K micro-batches, then cut to those there are.
+  const int padded = num_micro_batches < 1 ? num_micro_batches : std::max(num_micro_batches, 2 * num_workers);
+  Schedule schedule = v_schedule("zb-v", num_workers, padded);
+  for (int worker = 0; worker < num_workers; ++worker) {
+    Appender actions(schedule.workers[worker], num_workers, worker);
+    // Warm-up: forwards of chunk 0 until the first one is back on chunk 1; then both; then chunk 1 forth and back.
+    for (int n = 0; n < 2 * (num_workers - worker) - 1; ++n) actions.add(kF, 0);
+    for (int n = 0; n < worker; ++n) {
+      actions.add(kF, 1);
+      actions.add(kF, 0);
+    }
+    for (int n = 0; n < num_workers - worker; ++n) {
+      actions.add(kF, 1);
+      actions.add(kI, 1);
+    }
+    // Steady: one F and one I of each chunk in turn.
+    while (actions.count(kF, 1) < padded) {
+      if (actions.count(kF, 0) < padded) actions.add(kF, 0);
+      actions.add(kI, 0);
+      actions.add(kF, 1);
+      actions.add(kI, 1);
+    }
+    while (actions.count(kI, 0) < padded || actions.count(kI, 1) < padded) {
+      if (actions.count(kI, 0) < padded) actions.add(kI, 0);
+      if (actions.count(kI, 1) < padded) actions.add(kI, 1);
+    }
+  }
+  schedule = first_micro_batches(std::move(schedule), num_micro_batches);
+  fill(schedule, 2 * num_workers);
+  return schedule;
+}
+
+Schedule v_half(int num_workers, int num_micro_batches) {
+  const BuildingBlock block{1, 2, num_workers % 2 == 1 ? std::array{1, 1, 2} : std::array{4, 1, 5}};
+  return from_building_block(v_schedule("v-half", num_workers, num_micro_batches), block, num_workers + 2);
+}
+
+Schedule v_min(int num_workers, int num_micro_batches) {
+  const BuildingBlock block{1, 1, num_workers % 3 == 0 ? std::array{3, 1, 3} : std::array{1, 1, 1}};
+  return from_building_block(v_schedule("v-min", num_workers, num_micro_batches), block, 2 * num_workers / 3 + 2);
+}
+
+}  // namespace gpipe::schedules

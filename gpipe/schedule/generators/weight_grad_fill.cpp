@@ -1,0 +1,96 @@
+#include "gpipe/schedule/generators/weight_grad_fill.h"
+
+namespace gpipe::schedules {
+namespace {
+
+class Filler {
+ public:
+  Filler(const Schedule& order, int max_live)
+      : order_(order), max_live_(max_live), forwards_(order.num_stages, 0), input_grads_(order.num_stages, 0) {
+    workers_.resize(order.num_workers());
+    for (int worker = 0; worker < order.num_workers(); ++worker) {
+      workers_[worker].actions.reserve(order.workers[worker].size() * 3 / 2);
+    }
+  }
+
+  // Every worker decides on what was finished before this time unit.
+  bool run() {
+    std::vector<Action> finished;
+    for (std::int64_t left = order_.num_actions() * 3 / 2; left > 0;
+         left -= static_cast<std::int64_t>(finished.size())) {
+      finished.clear();
+      for (int worker = 0; worker < order_.num_workers(); ++worker) {
+        Action action;
+        if (pick(worker, action)) finished.push_back(action);
+      }
+      if (finished.empty()) return false;
+      for (const Action& action : finished) finish(action);
+    }
+    return true;
+  }
+
+  std::vector<std::vector<Action>> take() {
+    std::vector<std::vector<Action>> actions;
+    for (Worker& worker : workers_) actions.push_back(std::move(worker.actions));
+    return actions;
+  }
+
+ private:
+  struct Worker {
+    std::vector<Action> actions;
+    std::size_t next = 0;          // in the given order
+    std::size_t next_pending = 0;  // in `pending`
+    std::vector<Action> pending;   // W of every I that has run
+    int live = 0;
+  };
+
+  // Stages run their forwards, and their input gradients, in ascending micro-batch order: a count says which are done.
+  bool is_ready(const Worker& worker, const Action& action) const {
+    if (action.kind == ActionKind::kForward) {
+      return worker.live < max_live_ && (action.stage == 0 || forwards_[action.stage - 1] > action.micro_batch);
+    }
+    return forwards_[action.stage] > action.micro_batch &&
+           (action.stage == order_.num_stages - 1 || input_grads_[action.stage + 1] > action.micro_batch);
+  }
+
+  bool pick(int index, Action& action) {
+    Worker& worker = workers_[index];
+    const auto& order = order_.workers[index];
+    if (worker.next < order.size() && is_ready(worker, order[worker.next])) {
+      action = order[worker.next++];
+      if (action.kind == ActionKind::kForward) ++worker.live;
+    } else if (worker.next_pending < worker.pending.size()) {
+      action = worker.pending[worker.next_pending++];
+      --worker.live;
+    } else {
+      return false;
+    }
+    worker.actions.push_back(action);
+    return true;
+  }
+
+  void finish(const Action& action) {
+    if (action.kind == ActionKind::kForward) ++forwards_[action.stage];
+    if (action.kind != ActionKind::kInputGrad) return;
+    ++input_grads_[action.stage];
+    workers_[order_.worker_of_stage[action.stage]].pending.push_back(
+        {ActionKind::kWeightGrad, action.stage, action.micro_batch});
+  }
+
+  const Schedule& order_;
+  const int max_live_;
+  std::vector<Worker> workers_;
+  std::vector<int> forwards_;     // finished, by stage
+  std::vector<int> input_grads_;  // finished, by stage
+};
+
+}  // namespace
+
+bool fill_weight_grads(Schedule& schedule, int max_live) {
+  Filler filler(schedule, max_live);
+  if (!filler.run()) return false;
+  schedule.workers = filler.take();
+  return true;
+}
+
+}  // namespace gpipe::schedules

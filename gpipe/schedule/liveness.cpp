@@ -1,0 +1,106 @@
+#include "gpipe/schedule/liveness.h"
+
+#include <algorithm>
+
+namespace gpipe {
+namespace {
+
+// Which (stage, micro-batch) pairs are recomputed: their forward keeps only the stage's input.
+std::vector<bool> recomputed(const Schedule& schedule) {
+  std::vector<bool> table(static_cast<std::size_t>(schedule.num_stages) * schedule.num_micro_batches);
+  for (const auto& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kRecompute) continue;
+      table[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch] = true;
+    }
+  }
+  return table;
+}
+
+// Walks one worker's program and calls `on_change(stage, activations, inputs)` with the change of what the stage holds:
+// what an action adds when it starts, what it drops when it ends.
+template <typename OnChange>
+void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int worker, const OnChange& on_change) {
+  for (const Action& action : schedule.workers[worker]) {
+    const bool again =
+        is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
+    if (action.kind == ActionKind::kForward) {
+      on_change(action.stage, again ? 0 : 1, again ? 1 : 0);
+    } else if (action.kind == ActionKind::kRecompute) {
+      on_change(action.stage, 1, 0);
+    } else if (makes_weight_grad(action.kind)) {
+      on_change(action.stage, -1, again ? -1 : 0);
+    }
+  }
+}
+
+bool covers(const Live& a, const Live& b) { return a.activations >= b.activations && a.inputs >= b.inputs; }
+
+void add_peak(std::vector<Live>& peaks, const Live& live) {
+  for (const Live& peak : peaks) {
+    if (covers(peak, live)) return;
+  }
+  peaks.erase(std::remove_if(peaks.begin(), peaks.end(), [&](const Live& peak) { return covers(live, peak); }),
+              peaks.end());
+  peaks.push_back(live);
+}
+
+}  // namespace
+
+std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
+  std::vector<std::vector<Live>> peaks(schedule.num_stages);
+  if (!schedule.has_backward()) return std::vector<std::vector<Live>>(schedule.num_stages, {Live{1, 0}});
+  const std::vector<bool> is_recomputed = recomputed(schedule);
+  std::vector<Live> live(schedule.num_stages);
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    walk(schedule, is_recomputed, worker, [&](int stage, int activations, int inputs) {
+      live[stage].activations += activations;
+      live[stage].inputs += inputs;
+      if (activations > 0 || inputs > 0) add_peak(peaks[stage], live[stage]);
+    });
+  }
+  return peaks;
+}
+
+std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
+  std::vector<double> peaks(schedule.num_workers(), 0);
+  std::vector<int> num_stages(schedule.num_workers(), 0);
+  for (const int worker : schedule.worker_of_stage) ++num_stages[worker];
+  if (!schedule.has_backward()) {
+    for (int worker = 0; worker < schedule.num_workers(); ++worker) peaks[worker] = 1.0 / num_stages[worker];
+    return peaks;
+  }
+  const std::vector<bool> is_recomputed = recomputed(schedule);
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    int live = 0;
+    int peak = 0;
+    walk(schedule, is_recomputed, worker, [&](int, int activations, int) {
+      live += activations;
+      peak = std::max(peak, live);
+    });
+    peaks[worker] = static_cast<double>(peak) / num_stages[worker];
+  }
+  return peaks;
+}
+
+std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages) {
+  std::vector<std::int64_t> peaks(schedule.num_workers(), 0);
+  std::vector<std::int64_t> fixed(schedule.num_workers(), 0);
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    fixed[schedule.worker_of_stage[stage]] += stages[stage].static_bytes;
+  }
+  const bool backward = schedule.has_backward();
+  const std::vector<bool> is_recomputed = recomputed(schedule);
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    std::int64_t live = 0;
+    walk(schedule, is_recomputed, worker, [&](int stage, int activations, int inputs) {
+      const std::int64_t change = activations * stages[stage].activation_bytes + inputs * stages[stage].input_bytes;
+      peaks[worker] = std::max(peaks[worker], live + change);
+      if (backward) live += change;
+    });
+    peaks[worker] += fixed[worker];
+  }
+  return peaks;
+}
+
+}  // namespace gpipe

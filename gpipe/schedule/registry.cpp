@@ -1,0 +1,59 @@
+#include "gpipe/schedule/registry.h"
+
+#include <fmt/format.h>
+
+#include "gpipe/error.h"
+#include "gpipe/nearest_name.h"
+#include "gpipe/schedule/generators.h"
+
+namespace gpipe {
+
+const std::vector<ScheduleInfo>& schedule_registry() {
+  static const std::vector<ScheduleInfo> registry = {
+      {"gpipe", "all forwards, then all backwards (GPipe)", 1, false,
+       [](int k, int m, int) { return schedules::gpipe(k, m); }},
+      {"1f1b", "one forward, one backward: at most K micro-batches in flight", 1, false,
+       [](int k, int m, int) { return schedules::one_f_one_b(k, m); }},
+      {"interleaved", "1F1B over several chunks a worker: a v-th of the bubble, more communication", 2, true,
+       [](int k, int m, int v) { return schedules::interleaved(k, m, v); }},
+      {"looped-bfs", "GPipe over several chunks a worker, breadth first", 2, true,
+       [](int k, int m, int v) { return schedules::looped_bfs(k, m, v); }},
+      {"zb-h1", "zero bubble H1: a third of 1F1B's bubble at its memory", 1, false,
+       [](int k, int m, int) { return schedules::zb_h1(k, m); }},
+      {"zb-h2", "zero bubble H2: no bubble inside, twice 1F1B's memory", 1, false,
+       [](int k, int m, int) { return schedules::zb_h2(k, m); }},
+      {"zb-v", "zero bubble V: no bubble inside, 1F1B's memory, two chunks a worker", 2, false,
+       [](int k, int m, int) { return schedules::zb_v(k, m); }},
+      {"v-half", "V with half of 1F1B's memory and half of its bubble", 2, false,
+       [](int k, int m, int) { return schedules::v_half(k, m); }},
+      {"v-min", "V with a third of 1F1B's memory", 2, false, [](int k, int m, int) { return schedules::v_min(k, m); }},
+      {"forward", "forwards only, for evaluation", 1, false,
+       [](int k, int m, int) { return schedules::forward_only(k, m); }},
+  };
+  return registry;
+}
+
+const ScheduleInfo& find_schedule(std::string_view name) {
+  std::vector<std::string> names;
+  for (const ScheduleInfo& info : schedule_registry()) {
+    if (name == info.name) return info;
+    names.push_back(info.name);
+  }
+  const std::string nearest = nearest_name(name, names);
+  throw InvalidArgument(fmt::format("there is no schedule \"{}\"{}; the schedules are {}", name,
+                                    nearest.empty() ? "" : fmt::format(": did you mean {}?", nearest),
+                                    fmt::join(names, ", ")));
+}
+
+Schedule make_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks) {
+  const ScheduleInfo& info = find_schedule(name);
+  if (chunks == 0) chunks = info.default_chunks;
+  if (!info.any_chunks && chunks != info.default_chunks) {
+    throw InvalidArgument(
+        fmt::format("{} has {} stage{} a worker, not {}; interleaved and looped-bfs take any number of chunks",
+                    info.name, info.default_chunks, info.default_chunks == 1 ? "" : "s", chunks));
+  }
+  return info.generate(num_workers, num_micro_batches, chunks);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,252 @@
+// The token game: runs the actions of a schedule in any order its dependencies allow, without knowing what they cost.
+// The proof, the capacities and the simulator are three players of it.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <utility>
+#include <vector>
+
+#include "gpipe/schedule/flow.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// How a flow limits its sender. A flow holds at most `capacity` messages; a full one makes its sender wait until the
+// receiver starts the action that takes the oldest. Flows inside a worker never limit it.
+struct Transport {
+  static constexpr int kUnbounded = -1;
+  std::vector<int> capacities;  // one per flow; empty = unbounded
+  bool rendezvous = false;      // a send waits until its receiver has come to the action that takes the message
+};
+
+struct Wait {
+  enum class Kind { kNothing, kMessage, kSlot };
+  Kind kind = Kind::kNothing;
+  int flow = -1;
+};
+
+// Where every worker is when nothing moves any more.
+struct Standstill {
+  std::vector<Wait> waits;
+  std::vector<int> positions;  // index of the action; the size of the list at the end of the step
+};
+
+// Note [Token game]
+// ~~~~~~~~~~~~~~~~~
+// Each worker goes through its actions in order. For each one it takes a message from every input flow, starts, and then
+// puts a message into every output flow. Inputs are taken all at once, when all are there; outputs are put all at once,
+// when all have room. After its last action a worker takes the messages of its step inputs (tied gradients).
+//
+// Room is a token, too: a bounded flow starts with `capacity` slot tokens; putting a message uses one up, the receiver
+// gives one back as it starts. In a rendezvous there are none to start with: the receiver gives one as it arrives.
+//
+// No worker ever chooses, so the order in which workers are visited does not matter: the game gets stuck in one state,
+// or in none, for any timing.
+//
+// Player: `using Token = …;`, and
+//   void take(int worker, int flow, const Token&)   a message was taken; before start
+//   void start(int worker, int index)               the action starts; index in the worker's list
+//   Token slot(int worker, int flow)                the token to give back for a message taken, after start
+//   void claim(int worker, int flow, const Token&)  a slot was used; after start, before put
+//   Token put(int worker, int flow)                 the message to put; after all claims
+//   void end(int worker, int index)                 the action is over
+//   void end_step(int worker)                       the worker is at its end; after its last take
+template <typename Player>
+class TokenGame {
+ public:
+  using Token = typename Player::Token;
+
+  // REQUIRES: the schedule keeps the rules of completeness and placement.
+  TokenGame(const Schedule& schedule, const FlowTable& table, const Transport& transport, Player& player)
+      : schedule_(schedule), table_(table), rendezvous_(transport.rendezvous), player_(player) {
+    messages_.resize(table.flows.size());
+    slots_.resize(table.flows.size());
+    workers_.resize(schedule.num_workers());
+    weight_grads_left_.assign(schedule.num_stages, schedule.num_micro_batches);
+    is_bounded_.assign(table.flows.size(), 0);
+    for (int flow = 0; flow < static_cast<int>(table.flows.size()); ++flow) {
+      const int capacity = transport.capacities.empty() ? Transport::kUnbounded : transport.capacities[flow];
+      is_bounded_[flow] = !table.is_local(flow) && (transport.rendezvous || capacity != Transport::kUnbounded);
+      if (is_bounded_[flow] && !transport.rendezvous) slots_[flow].resize(capacity);
+    }
+    for (int worker = 0; worker < schedule.num_workers(); ++worker) runnable_.push_back(worker);
+  }
+
+  // Plays until nothing moves. True if every worker reached its end.
+  bool run() {
+    while (!runnable_.empty()) {
+      const int worker = runnable_.back();
+      runnable_.pop_back();
+      while (advance(worker)) {
+      }
+    }
+    return num_finished_ == schedule_.num_workers();
+  }
+
+  // Gives a bounded flow one more slot; `run` may be called again.
+  void widen(int flow) { give_slot(flow, Token{}); }
+
+  Standstill standstill() const {
+    Standstill standstill;
+    for (const Worker& worker : workers_) {
+      standstill.waits.push_back(worker.wait);
+      standstill.positions.push_back(worker.index);
+    }
+    return standstill;
+  }
+
+ private:
+  enum class Phase { kArriving, kTaking, kPutting, kFinished };
+  struct Worker {
+    int index = 0;
+    Phase phase = Phase::kArriving;
+    Wait wait;
+  };
+
+  const std::vector<int>& inputs(int worker, int index) const {
+    const auto& actions = schedule_.workers[worker];
+    if (index == static_cast<int>(actions.size())) return table_.step_inputs[worker];
+    const Action& action = actions[index];
+    const FlowTable::Stage& stage = table_.stages[action.stage];
+    if (action.kind == ActionKind::kForward) return stage.forward_inputs;
+    return makes_input_grad(action.kind) ? stage.backward_inputs : none_;
+  }
+
+  const std::vector<int>& outputs(const Action& action) const {
+    const FlowTable::Stage& stage = table_.stages[action.stage];
+    if (action.kind == ActionKind::kForward) return stage.forward_outputs;
+    return makes_input_grad(action.kind) ? stage.backward_outputs : none_;
+  }
+
+  bool is_last_weight_grad(const Action& action) const {
+    return makes_weight_grad(action.kind) && weight_grads_left_[action.stage] == 1;
+  }
+
+  // One phase of one action. False if the worker has to wait or is finished.
+  bool advance(int index) {
+    Worker& worker = workers_[index];
+    worker.wait = {};
+    switch (worker.phase) {
+      case Phase::kArriving:
+        worker.phase = Phase::kTaking;
+        if (rendezvous_) {
+          for (const int flow : inputs(index, worker.index)) {
+            if (is_bounded_[flow]) give_slot(flow, player_.slot(index, flow));
+          }
+        }
+        return true;
+      case Phase::kTaking:
+        return take(index, worker);
+      case Phase::kPutting:
+        return put(index, worker);
+      case Phase::kFinished:
+        return false;
+    }
+    return false;
+  }
+
+  bool take(int index, Worker& worker) {
+    const std::vector<int>& flows = inputs(index, worker.index);
+    for (const int flow : flows) {
+      if (messages_[flow].empty()) {
+        worker.wait = {Wait::Kind::kMessage, flow};
+        return false;
+      }
+    }
+    for (const int flow : flows) {
+      player_.take(index, flow, messages_[flow].front());
+      messages_[flow].pop_front();
+    }
+    if (worker.index == static_cast<int>(schedule_.workers[index].size())) {
+      worker.phase = Phase::kFinished;
+      ++num_finished_;
+      player_.end_step(index);
+      return false;
+    }
+    player_.start(index, worker.index);
+    if (!rendezvous_) {
+      for (const int flow : flows) {
+        if (is_bounded_[flow]) give_slot(flow, player_.slot(index, flow));
+      }
+    }
+    worker.phase = Phase::kPutting;
+    return true;
+  }
+
+  bool has_room(Worker& worker, const std::vector<int>& flows) {
+    for (const int flow : flows) {
+      if (is_bounded_[flow] && slots_[flow].empty()) {
+        worker.wait = {Wait::Kind::kSlot, flow};
+        return false;
+      }
+    }
+    return true;
+  }
+
+  void put_all(int index, const std::vector<int>& flows) {
+    for (const int flow : flows) {
+      if (!is_bounded_[flow]) continue;
+      player_.claim(index, flow, slots_[flow].front());
+      slots_[flow].pop_front();
+    }
+    for (const int flow : flows) {
+      messages_[flow].push_back(player_.put(index, flow));
+      wake(table_.destination_worker[flow], {Wait::Kind::kMessage, flow});
+    }
+  }
+
+  bool put(int index, Worker& worker) {
+    const Action& action = schedule_.workers[index][worker.index];
+    const std::vector<int>& flows = outputs(action);
+    const bool last = is_last_weight_grad(action);
+    const std::vector<int>& step_flows = last ? table_.stages[action.stage].step_outputs : none_;
+    if (!has_room(worker, flows) || !has_room(worker, step_flows)) return false;
+    put_all(index, flows);
+    put_all(index, step_flows);
+    if (makes_weight_grad(action.kind)) --weight_grads_left_[action.stage];
+    player_.end(index, worker.index);
+    ++worker.index;
+    worker.phase = Phase::kArriving;
+    return true;
+  }
+
+  void give_slot(int flow, Token token) {
+    slots_[flow].push_back(std::move(token));
+    wake(table_.source_worker[flow], {Wait::Kind::kSlot, flow});
+  }
+
+  void wake(int index, const Wait& what) {
+    Wait& wait = workers_[index].wait;
+    if (wait.kind != what.kind || wait.flow != what.flow) return;
+    wait = {};
+    runnable_.push_back(index);
+  }
+
+  const Schedule& schedule_;
+  const FlowTable& table_;
+  const bool rendezvous_;
+  Player& player_;
+  std::vector<std::deque<Token>> messages_;  // per flow
+  std::vector<std::deque<Token>> slots_;     // per flow
+  std::vector<char> is_bounded_;             // per flow
+  std::vector<Worker> workers_;
+  std::vector<int> weight_grads_left_;  // per stage
+  std::vector<int> runnable_;
+  int num_finished_ = 0;
+  const std::vector<int> none_;
+};
+
+// A player that keeps no score: does the game come to its end?
+struct Spectator {
+  struct Token {};
+  void take(int, int, const Token&) {}
+  void start(int, int) {}
+  Token slot(int, int) { return {}; }
+  void claim(int, int, const Token&) {}
+  Token put(int, int) { return {}; }
+  void end(int, int) {}
+  void end_step(int) {}
+};
+
+}  // namespace gpipe

@@ -1,0 +1,320 @@
+#include "gpipe/simulate/simulate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/deadlock.h"
+#include "gpipe/schedule/liveness.h"
+#include "gpipe/schedule/structure.h"
+#include "gpipe/schedule/token_game.h"
+
+namespace gpipe {
+namespace {
+
+constexpr int kNumKinds = 5;
+constexpr std::uint32_t kNoCause = std::numeric_limits<std::uint32_t>::max();
+
+// The costs laid out for the inner loop.
+struct CostTable {
+  std::vector<double> action_seconds;    // by stage and kind, on the stage's worker
+  std::vector<double> transfer_seconds;  // by flow
+  std::vector<double> update_seconds;    // by worker
+  double latency_seconds = 0;
+
+  double seconds(const Action& action) const {
+    return action_seconds[static_cast<std::size_t>(action.stage) * kNumKinds + static_cast<std::size_t>(action.kind)];
+  }
+};
+
+// A player of the token game that keeps the time. See Note [Token game].
+class Clock {
+ public:
+  // When a message has arrived or room was made, and the action that did it.
+  struct Token {
+    double seconds = 0;
+    std::uint32_t cause = kNoCause;
+  };
+
+  Clock(const Schedule& schedule, const FlowTable& table, const CostTable& costs, bool record)
+      : schedule_(schedule), table_(table), costs_(costs), record_(record) {
+    const int num_workers = schedule.num_workers();
+    now_.resize(num_workers);
+    ready_.resize(num_workers);
+    link_free_seconds_.assign(table.flows.size(), 0);
+    workers.resize(num_workers);
+    std::size_t offset = 0;
+    for (int worker = 0; worker < num_workers; ++worker) {
+      offsets_.push_back(static_cast<std::uint32_t>(offset));
+      offset += schedule.workers[worker].size();
+      if (record) workers[worker].spans.reserve(schedule.workers[worker].size());
+    }
+    if (record) causes.resize(offset, kNoCause);
+  }
+
+  void take(int worker, int, const Token& token) { later(ready_[worker], token); }
+
+  void start(int worker, int index) {
+    const Action& action = schedule_.workers[worker][index];
+    Token& now = now_[worker];
+    later(now, ready_[worker]);
+    ready_[worker] = {};
+    const double start = now.seconds;
+    const double end = start + costs_.seconds(action);
+    const std::uint32_t id = offsets_[worker] + static_cast<std::uint32_t>(index);
+    started_ = {start, id};
+    workers[worker].busy_seconds += end - start;
+    if (record_) {
+      causes[id] = now.cause;
+      workers[worker].spans.push_back({action, start, end});
+    }
+    now = {end, id};
+  }
+
+  Token slot(int, int) { return started_; }
+
+  void claim(int worker, int, const Token& token) { later(now_[worker], token); }
+
+  Token put(int worker, int flow) {
+    const Token& now = now_[worker];
+    if (table_.is_local(flow)) return now;
+    double& free = link_free_seconds_[flow];
+    free = std::max(free, now.seconds) + costs_.transfer_seconds[flow];
+    return {free + costs_.latency_seconds, now.cause};
+  }
+
+  void end(int, int) {}
+
+  void end_step(int worker) {
+    Token& now = now_[worker];
+    later(now, ready_[worker]);
+    WorkerTimeline& timeline = workers[worker];
+    timeline.update_start_seconds = now.seconds;
+    timeline.update_end_seconds = now.seconds + costs_.update_seconds[worker];
+    timeline.busy_seconds += costs_.update_seconds[worker];
+    if (timeline.update_end_seconds > makespan_seconds || last_cause == kNoCause) last_cause = now.cause;
+    makespan_seconds = std::max(makespan_seconds, timeline.update_end_seconds);
+  }
+
+  std::vector<SpanRef> critical_path() const {
+    std::vector<SpanRef> path;
+    for (std::uint32_t id = last_cause; id != kNoCause; id = causes[id]) {
+      const auto worker = std::upper_bound(offsets_.begin(), offsets_.end(), id) - offsets_.begin() - 1;
+      path.push_back({static_cast<int>(worker), static_cast<int>(id - offsets_[worker])});
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+  double makespan_seconds = 0;
+  std::uint32_t last_cause = kNoCause;
+  std::vector<WorkerTimeline> workers;
+  std::vector<std::uint32_t> causes;  // of each action: the one it waited for
+
+ private:
+  static void later(Token& token, const Token& other) {
+    if (other.seconds > token.seconds) token = other;
+  }
+
+  const Schedule& schedule_;
+  const FlowTable& table_;
+  const CostTable& costs_;
+  const bool record_;
+  std::vector<Token> now_;                 // per worker: when it is free
+  std::vector<Token> ready_;               // per worker: when the messages taken for its next action had arrived
+  Token started_;                          // the action that started last
+  std::vector<double> link_free_seconds_;  // per flow
+  std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
+};
+
+void check_not_negative(const char* what, double value) {
+  if (!(value >= 0) || !std::isfinite(value))
+    throw InvalidArgument(fmt::format("{} is {}; it must be finite and not negative", what, value));
+}
+
+void check_count(const char* what, std::size_t got, std::size_t expected) {
+  if (got != expected) throw InvalidArgument(fmt::format("{} are given for {}, but there are {}", what, got, expected));
+}
+
+void check_costs(const Schedule& schedule, const Costs& costs) {
+  check_count("costs of stages", costs.stages.size(), schedule.num_stages);
+  check_count("bytes of skips", costs.skip_bytes.size(), costs.routes.skips.size());
+  check_count("bytes of ties", costs.tie_bytes.size(), costs.routes.ties.size());
+  if (!costs.worker_speed.empty()) check_count("worker speeds", costs.worker_speed.size(), schedule.num_workers());
+  for (const double speed : costs.worker_speed) {
+    if (!(speed > 0) || !std::isfinite(speed))
+      throw InvalidArgument(fmt::format("a worker's speed is {}; it must be above 0", speed));
+  }
+  check_not_negative("link latency", costs.link.latency_seconds);
+  if (!(costs.link.bytes_per_second > 0)) {
+    throw InvalidArgument(fmt::format("link bandwidth is {}; it must be above 0", costs.link.bytes_per_second));
+  }
+  for (const StageCosts& stage : costs.stages) {
+    check_not_negative("a stage's forward time", stage.forward_seconds);
+    check_not_negative("a stage's backward time", stage.backward_seconds);
+    check_not_negative("a stage's input gradient time", stage.input_grad_seconds);
+    check_not_negative("a stage's weight gradient time", stage.weight_grad_seconds);
+    check_not_negative("a stage's recompute time", stage.recompute_seconds);
+    check_not_negative("a stage's update time", stage.update_seconds);
+    check_not_negative("a stage's output bytes", static_cast<double>(stage.output_bytes));
+  }
+}
+
+double flow_bytes(const Flow& flow, const Costs& costs) {
+  const auto skips = [&](int from, int to) {
+    double bytes = 0;
+    for (std::size_t skip = 0; skip < costs.routes.skips.size(); ++skip) {
+      const SkipRoute& route = costs.routes.skips[skip];
+      if (route.from_stage == from && route.to_stage == to) bytes += static_cast<double>(costs.skip_bytes[skip]);
+    }
+    return bytes;
+  };
+  switch (flow.kind) {
+    case FlowKind::kActivation:
+      return static_cast<double>(costs.stages[flow.source].output_bytes);
+    case FlowKind::kGradient:
+      return static_cast<double>(costs.stages[flow.destination].output_bytes);
+    case FlowKind::kSkip:
+      return skips(flow.source, flow.destination);
+    case FlowKind::kSkipGradient:
+      return skips(flow.destination, flow.source);
+    case FlowKind::kTie:
+      break;
+  }
+  double bytes = 0;
+  for (std::size_t tie = 0; tie < costs.routes.ties.size(); ++tie) {
+    const TieRoute& route = costs.routes.ties[tie];
+    if (route.stage == flow.source && route.owner == flow.destination)
+      bytes += static_cast<double>(costs.tie_bytes[tie]);
+  }
+  return bytes;
+}
+
+CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, const Costs& costs) {
+  CostTable result;
+  result.latency_seconds = costs.link.latency_seconds;
+  result.update_seconds.assign(schedule.num_workers(), 0);
+  result.action_seconds.reserve(costs.stages.size() * kNumKinds);
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    const StageCosts& cost = costs.stages[stage];
+    const int worker = schedule.worker_of_stage[stage];
+    const double speed = costs.worker_speed.empty() ? 1 : costs.worker_speed[worker];
+    for (const double seconds : {cost.forward_seconds, cost.recompute_seconds, cost.backward_seconds,
+                                 cost.input_grad_seconds, cost.weight_grad_seconds}) {
+      result.action_seconds.push_back(seconds / speed);
+    }
+    result.update_seconds[worker] += cost.update_seconds / speed;
+  }
+  for (const Flow& flow : table.flows) {
+    result.transfer_seconds.push_back(flow_bytes(flow, costs) / costs.link.bytes_per_second);
+  }
+  return result;
+}
+
+// What the same schedule would take if messages cost nothing and had room.
+double makespan_without_communication(const Schedule& schedule, const FlowTable& table, CostTable costs) {
+  costs.latency_seconds = 0;
+  std::fill(costs.transfer_seconds.begin(), costs.transfer_seconds.end(), 0.0);
+  Clock clock(schedule, table, costs, false);
+  TokenGame<Clock>(schedule, table, {}, clock).run();
+  return clock.makespan_seconds;
+}
+
+Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, const CostTable& costs,
+                         double free_makespan_seconds) {
+  Breakdown breakdown;
+  double busiest = 0;
+  double busy = 0;
+  for (int worker = 0; worker < timeline.num_workers(); ++worker) {
+    for (const Action& action : schedule.workers[worker]) {
+      (action.kind == ActionKind::kRecompute ? breakdown.recompute_seconds : breakdown.useful_seconds) +=
+          costs.seconds(action);
+    }
+    breakdown.weight_update_seconds += costs.update_seconds[worker];
+    busiest = std::max(busiest, timeline.workers[worker].busy_seconds);
+    busy += timeline.workers[worker].busy_seconds;
+  }
+  const double num_workers = timeline.num_workers();
+  breakdown.load_imbalance_seconds = std::max(0.0, num_workers * busiest - busy);
+  breakdown.bubble_seconds = std::max(0.0, num_workers * (free_makespan_seconds - busiest));
+  breakdown.communication_seconds = num_workers * (timeline.makespan_seconds - free_makespan_seconds);
+  return breakdown;
+}
+
+std::vector<StageBytes> stage_bytes(const Costs& costs) {
+  std::vector<StageBytes> bytes;
+  for (const StageCosts& stage : costs.stages)
+    bytes.push_back({stage.static_bytes, stage.activation_bytes, stage.input_bytes});
+  return bytes;
+}
+
+}  // namespace
+
+Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOptions& options) {
+  check_structure(schedule);
+  check_costs(schedule, costs);
+  const FlowTable table = make_flow_table(schedule, costs.routes);
+  if (!options.capacities.empty()) check_count("capacities", options.capacities.size(), table.flows.size());
+  const CostTable cost_table = make_cost_table(schedule, table, costs);
+
+  Clock clock(schedule, table, cost_table, true);
+  TokenGame<Clock> game(schedule, table, {options.capacities, false}, clock);
+  if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+
+  Timeline timeline;
+  timeline.name = schedule.name;
+  timeline.num_stages = schedule.num_stages;
+  timeline.num_micro_batches = schedule.num_micro_batches;
+  timeline.makespan_seconds = clock.makespan_seconds;
+  timeline.workers = std::move(clock.workers);
+  timeline.flows = table.flows;
+  if (options.critical_path) timeline.critical_path = clock.critical_path();
+
+  const std::vector<double> peak_activations = peak_activations_by_worker(schedule);
+  const std::vector<std::int64_t> peak_bytes = peak_bytes_by_worker(schedule, stage_bytes(costs));
+  double idle = 0;
+  for (int worker = 0; worker < timeline.num_workers(); ++worker) {
+    WorkerTimeline& entry = timeline.workers[worker];
+    entry.idle_seconds = std::max(0.0, timeline.makespan_seconds - entry.busy_seconds);
+    entry.peak_activations = peak_activations[worker];
+    entry.peak_bytes = peak_bytes[worker];
+    idle += entry.idle_seconds;
+  }
+  if (timeline.makespan_seconds > 0)
+    timeline.bubble_fraction = idle / (timeline.num_workers() * timeline.makespan_seconds);
+
+  const bool free = options.capacities.empty() && cost_table.latency_seconds == 0 &&
+                    std::all_of(cost_table.transfer_seconds.begin(), cost_table.transfer_seconds.end(),
+                                [](double seconds) { return seconds == 0; });
+  const double free_makespan =
+      free ? timeline.makespan_seconds : makespan_without_communication(schedule, table, cost_table);
+  timeline.breakdown = make_breakdown(timeline, schedule, cost_table, free_makespan);
+  return timeline;
+}
+
+Costs uniform_costs(const Schedule& schedule, const StageCosts& worker_share) {
+  std::vector<int> num_stages(schedule.num_workers(), 0);
+  for (const int worker : schedule.worker_of_stage) {
+    if (worker < 0 || worker >= schedule.num_workers())
+      throw InvalidArgument("a stage of the schedule lives on no worker");
+    ++num_stages[worker];
+  }
+  Costs costs;
+  for (const int worker : schedule.worker_of_stage) {
+    const int parts = num_stages[worker];
+    StageCosts stage = worker_share;
+    for (double* seconds : {&stage.forward_seconds, &stage.backward_seconds, &stage.input_grad_seconds,
+                            &stage.weight_grad_seconds, &stage.recompute_seconds, &stage.update_seconds}) {
+      *seconds /= parts;
+    }
+    stage.static_bytes /= parts;
+    stage.activation_bytes /= parts;
+    costs.stages.push_back(stage);
+  }
+  return costs;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,90 @@
+// The recompute pass and what it does to memory.
+#include "gpipe/schedule/recompute.h"
+
+#include <gtest/gtest.h>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/liveness.h"
+#include "gpipe/schedule/validate.h"
+#include "tests/schedule/schedules.h"
+
+namespace gpipe {
+namespace {
+
+TEST(Recompute, StandsDirectlyBeforeTheBackward) {
+  EXPECT_EQ(to_text(with_recompute(schedules::gpipe(1, 3), Recompute::kAlways)), "F0 F1 F2 R0 B0 R1 B1 R2 B2\n");
+  EXPECT_EQ(to_text(with_recompute(schedules::one_f_one_b(2, 3), Recompute::kAlways)),
+            "F0 F1 R0 B0 F2 R1 B1 R2 B2\n"
+            "F0 B0 F1 B1 F2 B2\n");
+}
+
+TEST(Recompute, ExceptLastLeavesTheLastMicroBatchOut) {
+  EXPECT_EQ(to_text(with_recompute(schedules::gpipe(1, 3), Recompute::kExceptLast)), "F0 F1 F2 R0 B0 R1 B1 B2\n");
+}
+
+TEST(Recompute, IsSkippedWhereTheActivationsAreStillThere) {
+  EXPECT_EQ(to_text(with_recompute(schedules::gpipe(1, 1), Recompute::kAlways)), "F0 B0\n");
+}
+
+TEST(Recompute, GoesBeforeTheInputGradientOfASplitBackward) {
+  const Schedule schedule = with_recompute(schedules::zb_h1(4, 8), Recompute::kAlways);
+  for (const auto& actions : schedule.workers) {
+    for (std::size_t index = 0; index < actions.size(); ++index) {
+      if (actions[index].kind != ActionKind::kRecompute) continue;
+      ASSERT_LT(index + 1, actions.size());
+      EXPECT_EQ(actions[index + 1].kind, ActionKind::kInputGrad);
+      EXPECT_EQ(actions[index + 1].micro_batch, actions[index].micro_batch);
+    }
+  }
+  EXPECT_NO_THROW(validate(schedule));
+}
+
+TEST(Recompute, ReplacesWhatWasThere) {
+  const Schedule plain = schedules::gpipe(2, 4);
+  EXPECT_EQ(with_recompute(with_recompute(plain, Recompute::kAlways), Recompute::kNever), plain);
+  EXPECT_EQ(with_recompute(with_recompute(plain, Recompute::kExceptLast), Recompute::kAlways),
+            with_recompute(plain, Recompute::kAlways));
+}
+
+TEST(Recompute, EveryScheduleStaysValidInEveryMode) {
+  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+    test::for_each_schedule(4, 9, 3, [&](const Schedule& schedule, const std::string& description) {
+      EXPECT_NO_THROW(validate(with_recompute(schedule, mode))) << description;
+    });
+  }
+}
+
+TEST(Recompute, ModesAreReadAndWrittenByName) {
+  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+    EXPECT_EQ(parse_recompute(name(mode)), mode);
+  }
+  EXPECT_THROW(parse_recompute("sometimes"), InvalidArgument);
+}
+
+TEST(Liveness, RecomputeKeepsTheInputsAndOneMicroBatchOfActivations) {
+  const auto live = peak_live_by_stage(with_recompute(schedules::gpipe(2, 8), Recompute::kAlways));
+  ASSERT_EQ(live[0].size(), 1u);
+  EXPECT_EQ(live[0][0].activations, 1);
+  EXPECT_EQ(live[0][0].inputs, 8);
+}
+
+TEST(Liveness, KeepsTheHoldingsOfWhichNoneCoversAnother) {
+  // The last micro-batch keeps its activations; the others bring theirs back one at a time.
+  const auto live = peak_live_by_stage(with_recompute(schedules::gpipe(1, 3), Recompute::kExceptLast));
+  ASSERT_EQ(live[0].size(), 1u);
+  EXPECT_EQ(live[0][0].activations, 2);
+  EXPECT_EQ(live[0][0].inputs, 2);
+}
+
+TEST(Liveness, PeakBytesAddWeightsInputsAndActivations) {
+  const std::vector<StageBytes> bytes(2, StageBytes{1000, 100, 10});
+  EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(2, 8), bytes), (std::vector<std::int64_t>{1800, 1800}));
+  EXPECT_EQ(peak_bytes_by_worker(with_recompute(schedules::gpipe(2, 8), Recompute::kAlways), bytes),
+            (std::vector<std::int64_t>{1180, 1180}));
+  EXPECT_EQ(peak_bytes_by_worker(schedules::one_f_one_b(2, 8), bytes), (std::vector<std::int64_t>{1200, 1100}));
+  EXPECT_EQ(peak_bytes_by_worker(schedules::forward_only(2, 8), bytes), (std::vector<std::int64_t>{1100, 1100}));
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,115 @@
+// The text and CSV forms of schedules.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/recompute.h"
+#include "gpipe/schedule/schedule.h"
+#include "tests/schedule/schedules.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+
+// The message of the gpipe::Error that `run` throws; empty if it throws none.
+template <typename Run>
+std::string message_of(const Run& run) {
+  try {
+    run();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(ScheduleText, WritesOneLineAWorkerAndNoStageWhenItIsTheWorker) {
+  EXPECT_EQ(to_text(schedules::one_f_one_b(2, 3)),
+            "F0 F1 B0 F2 B1 B2\n"
+            "F0 B0 F1 B1 F2 B2\n");
+}
+
+TEST(ScheduleText, WritesTheStageWhenAWorkerHasSeveral) {
+  EXPECT_EQ(to_text(schedules::looped_bfs(2, 1, 2)),
+            "0F0 2F0 2B0 0B0\n"
+            "1F0 3F0 3B0 1B0\n");
+}
+
+TEST(ScheduleText, WritesPyTorchsCells) {
+  EXPECT_EQ(to_csv(schedules::gpipe(2, 2)),
+            "0F0,0F1,0B0,0B1\n"
+            "1F0,1F1,1B0,1B1\n");
+}
+
+TEST(ScheduleText, EveryScheduleSurvivesTheRoundTrip) {
+  for (const Recompute mode : {Recompute::kNever, Recompute::kAlways}) {
+    test::for_each_schedule(3, 5, 3, [&](const Schedule& made, const std::string& description) {
+      const Schedule schedule = with_recompute(made, mode);
+      EXPECT_EQ(parse_text(to_text(schedule)), schedule) << description;
+      EXPECT_EQ(parse_csv(to_csv(schedule)), schedule) << description;
+      EXPECT_EQ(parse_schedule(to_text(schedule)), schedule) << description;
+      EXPECT_EQ(parse_schedule(to_csv(schedule)), schedule) << description;
+    });
+  }
+}
+
+TEST(ScheduleText, ReadsACsvWithIdleCellsBlanksAndWindowsLineEnds) {
+  const Schedule schedule = parse_schedule(
+      "\xEF\xBB\xBF"
+      "0F0,0F1,,,0I0, 0W0 ,0B1\r\n,1F0,1B0,1F1,1I1,1W1,\r\n\r\n");
+  EXPECT_EQ(to_csv(schedule), "0F0,0F1,0I0,0W0,0B1\n1F0,1B0,1F1,1I1,1W1\n");
+  EXPECT_EQ(schedule.num_stages, 2);
+  EXPECT_EQ(schedule.num_micro_batches, 2);
+}
+
+TEST(ScheduleText, SkipsCommentsAndBlankLines) {
+  EXPECT_EQ(parse_schedule("# two workers, no comma outside comments\n\nF0 B0 # first, worker\n\n  F0\tB0\n"),
+            schedules::gpipe(2, 1));
+}
+
+TEST(ScheduleText, PlacesEachStageOnTheWorkerThatNamesIt) {
+  const Schedule schedule = parse_text("0F0 3F0 3B0 0B0\n1F0 2F0 2B0 1B0\n");
+  EXPECT_EQ(schedule.worker_of_stage, (std::vector<int>{0, 1, 1, 0}));
+}
+
+TEST(ScheduleText, ErrorsSayLineColumnAndWhatWasExpected) {
+  try {
+    parse_text("F0 B0\nF0 X0\n");
+    FAIL() << "X0 was accepted";
+  } catch (const ParseError& error) {
+    EXPECT_EQ(error.line(), 2);
+    EXPECT_EQ(error.column(), 4);
+    EXPECT_THAT(error.what(), HasSubstr("line 2, column 4"));
+    EXPECT_THAT(error.what(), HasSubstr("\"X0\" is not an action"));
+  }
+}
+
+TEST(ScheduleText, RefusesWhatIsNotAnAction) {
+  for (const char* text : {"", "\n\n", "# only a comment", ",,,\n,,", "F", "0", "F0B0", "F-1", "0F0x", "F 0", "f0",
+                           "1.5F0", "0F0,,F0", "0x1F0", "F0;B0", "\xff\xfe"}) {
+    EXPECT_THROW(parse_schedule(text), ParseError) << text;
+  }
+}
+
+TEST(ScheduleText, ExplainsThatCommunicationIsNotWritten) {
+  EXPECT_THAT(message_of([] { parse_csv("0F0,0SEND_F0\n"); }), HasSubstr("communication"));
+  EXPECT_THAT(message_of([] { parse_csv("0F0,(0F1;1B0)OVERLAP_F_B\n"); }), HasSubstr("communication"));
+}
+
+TEST(ScheduleText, RefusesHostileNumbersWithoutMakingTables) {
+  for (const char* text : {"F1000000000", "1000000000F0", "0F99999999999999999999999", "134217727F0", "0F134217727"}) {
+    EXPECT_THROW(parse_schedule(text), Error) << text;
+  }
+  EXPECT_THAT(message_of([] { parse_text("F1000000000"); }), HasSubstr("numbers end at"));
+  EXPECT_THAT(message_of([] { parse_text("134217727F0"); }), HasSubstr("1 actions"));
+}
+
+TEST(ScheduleText, QuotesHostileBytesHarmlessly) {
+  const std::string message = message_of([] { parse_text(std::string("\x1b[31m") + std::string(1000, 'x')); });
+  EXPECT_EQ(message.find('\x1b'), std::string::npos);
+  EXPECT_LT(message.size(), 200u);
+}
+
+}  // namespace
+}  // namespace gpipe
