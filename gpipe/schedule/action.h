@@ -13,6 +13,7 @@ enum class ActionKind : std::uint8_t {
   kInputGrad,   // I: gradient of the input only, the part the previous stage waits for
   kWeightGrad,  // W: gradient of the weights only, any time after I
 };
+constexpr int kNumActionKinds = 5;
 
 struct Action {
   ActionKind kind = ActionKind::kForward;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <limits>
 
 #include "gpipe/error.h"
@@ -11,24 +10,12 @@
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/structure.h"
 #include "gpipe/schedule/token_game.h"
+#include "gpipe/simulate/cost_table.h"
 
 namespace gpipe {
 namespace {
 
-constexpr int kNumKinds = 5;
 constexpr std::uint32_t kNoCause = std::numeric_limits<std::uint32_t>::max();
-
-// The costs laid out for the inner loop.
-struct CostTable {
-  std::vector<double> action_seconds;    // by stage and kind, on the stage's worker
-  std::vector<double> transfer_seconds;  // by flow
-  std::vector<double> update_seconds;    // by worker
-  double latency_seconds = 0;
-
-  double seconds(const Action& action) const {
-    return action_seconds[static_cast<std::size_t>(action.stage) * kNumKinds + static_cast<std::size_t>(action.kind)];
-  }
-};
 
 // A player of the token game that keeps the time. See Note [Token game].
 class Clock {
@@ -130,90 +117,6 @@ class Clock {
   std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
 };
 
-void check_not_negative(const char* what, double value) {
-  if (!(value >= 0) || !std::isfinite(value))
-    throw InvalidArgument(fmt::format("{} is {}; it must be finite and not negative", what, value));
-}
-
-void check_count(const char* what, std::size_t got, std::size_t expected) {
-  if (got != expected) throw InvalidArgument(fmt::format("{} are given for {}, but there are {}", what, got, expected));
-}
-
-void check_costs(const Schedule& schedule, const Costs& costs) {
-  check_count("costs of stages", costs.stages.size(), schedule.num_stages);
-  check_count("bytes of skips", costs.skip_bytes.size(), costs.routes.skips.size());
-  check_count("bytes of ties", costs.tie_bytes.size(), costs.routes.ties.size());
-  if (!costs.worker_speed.empty()) check_count("worker speeds", costs.worker_speed.size(), schedule.num_workers());
-  for (const double speed : costs.worker_speed) {
-    if (!(speed > 0) || !std::isfinite(speed))
-      throw InvalidArgument(fmt::format("a worker's speed is {}; it must be above 0", speed));
-  }
-  check_not_negative("link latency", costs.link.latency_seconds);
-  if (!(costs.link.bytes_per_second > 0)) {
-    throw InvalidArgument(fmt::format("link bandwidth is {}; it must be above 0", costs.link.bytes_per_second));
-  }
-  for (const StageCosts& stage : costs.stages) {
-    check_not_negative("a stage's forward time", stage.forward_seconds);
-    check_not_negative("a stage's backward time", stage.backward_seconds);
-    check_not_negative("a stage's input gradient time", stage.input_grad_seconds);
-    check_not_negative("a stage's weight gradient time", stage.weight_grad_seconds);
-    check_not_negative("a stage's recompute time", stage.recompute_seconds);
-    check_not_negative("a stage's update time", stage.update_seconds);
-    check_not_negative("a stage's output bytes", static_cast<double>(stage.output_bytes));
-  }
-}
-
-double flow_bytes(const Flow& flow, const Costs& costs) {
-  const auto skips = [&](int from, int to) {
-    double bytes = 0;
-    for (std::size_t skip = 0; skip < costs.routes.skips.size(); ++skip) {
-      const SkipRoute& route = costs.routes.skips[skip];
-      if (route.from_stage == from && route.to_stage == to) bytes += static_cast<double>(costs.skip_bytes[skip]);
-    }
-    return bytes;
-  };
-  switch (flow.kind) {
-    case FlowKind::kActivation:
-      return static_cast<double>(costs.stages[flow.source].output_bytes);
-    case FlowKind::kGradient:
-      return static_cast<double>(costs.stages[flow.destination].output_bytes);
-    case FlowKind::kSkip:
-      return skips(flow.source, flow.destination);
-    case FlowKind::kSkipGradient:
-      return skips(flow.destination, flow.source);
-    case FlowKind::kTie:
-      break;
-  }
-  double bytes = 0;
-  for (std::size_t tie = 0; tie < costs.routes.ties.size(); ++tie) {
-    const TieRoute& route = costs.routes.ties[tie];
-    if (route.stage == flow.source && route.owner == flow.destination)
-      bytes += static_cast<double>(costs.tie_bytes[tie]);
-  }
-  return bytes;
-}
-
-CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, const Costs& costs) {
-  CostTable result;
-  result.latency_seconds = costs.link.latency_seconds;
-  result.update_seconds.assign(schedule.num_workers(), 0);
-  result.action_seconds.reserve(costs.stages.size() * kNumKinds);
-  for (int stage = 0; stage < schedule.num_stages; ++stage) {
-    const StageCosts& cost = costs.stages[stage];
-    const int worker = schedule.worker_of_stage[stage];
-    const double speed = costs.worker_speed.empty() ? 1 : costs.worker_speed[worker];
-    for (const double seconds : {cost.forward_seconds, cost.recompute_seconds, cost.backward_seconds,
-                                 cost.input_grad_seconds, cost.weight_grad_seconds}) {
-      result.action_seconds.push_back(seconds / speed);
-    }
-    result.update_seconds[worker] += cost.update_seconds / speed;
-  }
-  for (const Flow& flow : table.flows) {
-    result.transfer_seconds.push_back(flow_bytes(flow, costs) / costs.link.bytes_per_second);
-  }
-  return result;
-}
-
 // What the same schedule would take if messages cost nothing and had room.
 double makespan_without_communication(const Schedule& schedule, const FlowTable& table, CostTable costs) {
   costs.latency_seconds = 0;
@@ -255,9 +158,14 @@ std::vector<StageBytes> stage_bytes(const Costs& costs) {
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOptions& options) {
   check_structure(schedule);
-  check_costs(schedule, costs);
   const FlowTable table = make_flow_table(schedule, costs.routes);
-  if (!options.capacities.empty()) check_count("capacities", options.capacities.size(), table.flows.size());
+  if (!options.capacities.empty() && options.capacities.size() != table.flows.size()) {
+    throw InvalidArgument(fmt::format("capacities are given for {} flows, but the schedule has {}",
+                                      options.capacities.size(), table.flows.size()));
+  }
+  for (const int capacity : options.capacities) {
+    if (capacity < 1) throw InvalidArgument(fmt::format("a flow's capacity is {}; it must be at least 1", capacity));
+  }
   const CostTable cost_table = make_cost_table(schedule, table, costs);
 
   Clock clock(schedule, table, cost_table, true);

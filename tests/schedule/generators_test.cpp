@@ -94,11 +94,10 @@ TEST(Generators, ZeroBubbleSchedulesStayWithinTheirMemory) {
 TEST(Generators, AllRunEveryStageInAscendingOrder) {
   for (int k = 1; k <= 5; ++k) {
     test::for_each_schedule(k, 7, 3, [](const Schedule& schedule, const std::string& description) {
-      constexpr int kNumKinds = 5;
-      std::vector<int> next(static_cast<std::size_t>(schedule.num_stages) * kNumKinds, 0);
+      std::vector<int> next(static_cast<std::size_t>(schedule.num_stages) * kNumActionKinds, 0);
       for (const auto& actions : schedule.workers) {
         for (const Action& action : actions) {
-          EXPECT_EQ(next[action.stage * kNumKinds + static_cast<int>(action.kind)]++, action.micro_batch)
+          EXPECT_EQ(next[action.stage * kNumActionKinds + static_cast<int>(action.kind)]++, action.micro_batch)
               << description << " " << to_string(action);
         }
       }

@@ -109,6 +109,14 @@ TEST(Simulate, VHalfHasAtMostHalfOfOneFOneBsBubbleTime) {
   }
 }
 
+TEST(Simulate, VMinHasAtMostTwoThirdsOfOneFOneBsBubbleTimeWhereABlockFits) {
+  for (int k = 2; k <= 16; ++k) {
+    if (k > 2 && k % 3 == 2) continue;  // see the limitation in the generator
+    const int m = 4 * k;
+    EXPECT_LE(run(schedules::v_min(k, m)).makespan_seconds - 3 * m, 2.0 / 3 * 3 * (k - 1) + 1e-9) << k;
+  }
+}
+
 TEST(Simulate, RecomputeRunsWhileTheGradientIsOnItsWay) {
   const Schedule schedule = with_recompute(schedules::gpipe(4, 8), Recompute::kAlways);
   const Timeline timeline = run(schedule);
@@ -282,6 +290,7 @@ TEST(Simulate, RefusesCostsThatDoNotFit) {
   costs.link.bytes_per_second = 0;
   EXPECT_THROW(simulate(schedule, costs), InvalidArgument);
   EXPECT_THROW(simulate(schedule, uniform_costs(schedule), {{1}, true}), InvalidArgument);
+  EXPECT_THROW(simulate(schedule, uniform_costs(schedule), {{1, 0}, true}), InvalidArgument);
 }
 
 TEST(Simulate, RefusesAScheduleThatDeadlocks) {

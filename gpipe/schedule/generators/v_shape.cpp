@@ -134,8 +134,13 @@ Schedule v_half(int num_workers, int num_micro_batches) {
 }
 
 Schedule v_min(int num_workers, int num_micro_batches) {
-  const BuildingBlock block{1, 1, num_workers % 3 == 0 ? std::array{3, 1, 3} : std::array{1, 1, 1}};
-  return from_building_block(v_schedule("v-min", num_workers, num_micro_batches), block, 2 * num_workers / 3 + 2);
+  std::array<int, 3> turns{1, 1, 1};
+  if (num_workers % 3 == 0) turns = {3, 1, 3};
+  // No block of six units fits a third of the memory plus one micro-batch when K mod 3 is 2, except for K = 2. The
+  // memory is kept all the same: every micro-batch takes about seven units.
+  if (num_workers % 3 == 2) turns = num_workers == 2 ? std::array{5, 1, 3} : std::array{5, 1, 1};
+  return from_building_block(v_schedule("v-min", num_workers, num_micro_batches), {1, 1, turns},
+                             2 * num_workers / 3 + 2);
 }
 
 }  // namespace gpipe::schedules
