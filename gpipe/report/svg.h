@@ -1,4 +1,4 @@
-// A timeline as an SVG picture.
+// A timeline as an SVG picture: one row a worker, time from left to right, the critical path outlined.
 #pragma once
 
 #include <string>
@@ -7,6 +7,9 @@
 
 namespace gpipe {
 
+// A document of its own: 1200 wide, with its own background, without scripts, fonts or links. A span carries its
+// micro-batch where that fits, and a tooltip. Spans too narrow to see are merged into stacks that keep the proportions
+// of their kinds, so that the size is bounded whatever the number of spans. Linear in that number.
 std::string to_svg(const Timeline& timeline);
 
 }  // namespace gpipe

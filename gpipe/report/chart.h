@@ -1,0 +1,53 @@
+// Chart: what the drawings of a timeline share: rows of bars, ticks of the time axis, words for times.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gpipe/report/timeline.h"
+
+namespace gpipe::chart {
+
+// What a drawing tells apart: the kinds of action, in their order, then the optimizer step.
+inline constexpr int kNumKinds = 6;
+inline constexpr int kUpdate = 5;
+char kind_letter(int kind);       // one of "FRBIWU"
+const char* kind_name(int kind);  // "forward", ..., "optimizer step"
+
+// One span, or the optimizer step, in fractions of the makespan. Whatever the timeline says: 0 <= begin <= end <= 1.
+struct Bar {
+  double begin = 0;
+  double end = 0;
+  int kind = 0;
+  int chunk = 0;  // rank of its stage among the stages of the worker
+  double length() const { return end - begin; }
+};
+
+struct Row {
+  std::vector<Bar> bars;  // bars[i] is spans[i]; the optimizer step, if there is one, comes last
+  int num_chunks = 1;     // stages of the worker
+  double busy_fraction = 0;
+};
+
+// No bars unless the makespan is positive and finite.
+Row make_row(const Timeline& timeline, int worker);
+
+// "F0", or "2F0" with the stage.
+std::string label(const Action& action, bool with_stage);
+
+struct Tick {
+  double position = 0;  // fraction of the makespan
+  std::string label;    // "0", "5 ms", "10 ms"
+};
+
+// Ticks at multiples of 1, 2 or 5 times a power of ten, the first at zero, about `max_ticks` of them and never more
+// than one more.
+std::vector<Tick> make_ticks(double makespan_seconds, int max_ticks);
+
+// Four significant digits: "33 s", "1.25 ms", "250 µs"; from a second upwards always in seconds.
+std::string format_seconds(double seconds);
+
+// "27.3%"
+std::string format_percent(double fraction);
+
+}  // namespace gpipe::chart
