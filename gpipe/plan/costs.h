@@ -30,12 +30,12 @@ struct LinkCosts {
 };
 
 struct Costs {
-  std::vector<StageCosts> stages;         // one per stage
-  LinkCosts link;                         // between any two workers; stages on one worker hand over for nothing
-  std::vector<double> worker_speed;       // 1 = as profiled; empty = 1 for all
-  Routes routes;                          // skips and ties
-  std::vector<std::int64_t> skip_bytes;   // one per routes.skips
-  std::vector<std::int64_t> tie_bytes;    // one per routes.ties
+  std::vector<StageCosts> stages;        // one per stage
+  LinkCosts link;                        // between any two workers; stages on one worker hand over for nothing
+  std::vector<double> worker_speed;      // 1 = as profiled; empty = 1 for all
+  Routes routes;                         // skips and ties
+  std::vector<std::int64_t> skip_bytes;  // one per routes.skips
+  std::vector<std::int64_t> tie_bytes;   // one per routes.ties
 };
 
 }  // namespace gpipe

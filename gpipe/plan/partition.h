@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <vector>
 
@@ -11,27 +12,40 @@
 
 namespace gpipe {
 
+// Among equals, both take the least max(t), then the least sum(t), then the least sum(t²), then the partition whose
+// first stages have the fewest layers. All comparisons are exact: see Note [Ticks] in interval_seconds.h.
 enum class Objective {
   kMakespan,      // sum(t) + (M-1)·max(t) over the stages' seconds t: a step of gpipe or 1f1b
-  kSlowestStage,  // max(t); among those, the least sum(t)
+  kSlowestStage,  // max(t)
 };
+
+// `partition` takes no more layers than this: its time, and with skips its memory, grow with their square.
+constexpr int kMaxPartitionLayers = 10000;
 
 struct PartitionOptions {
   int num_stages = 1;
   int num_micro_batches = 1;
   Objective objective = Objective::kMakespan;
-  bool recompute = false;                // a stage's time includes a second forward
+  bool backward = true;    // false: forwards only; neither backward_seconds nor gradient messages count
+  bool recompute = false;  // a stage's time includes a second forward
+  // One per stage: the share of its micro-batches, 0 to 1, that run the second forward; empty = all, if `recompute`.
+  std::vector<double> recompute_share;
   LinkCosts link;
-  std::vector<double> worker_speed;      // one per stage, 1 = as profiled; empty = 1 for all
+  std::vector<double> worker_speed;                // one per stage, 1 = as profiled; empty = 1 for all
   std::optional<std::int64_t> memory_limit_bytes;  // per stage
-  std::vector<std::vector<Live>> live;   // per stage, what it holds at once: peak_live_by_stage; empty = one micro-batch each
-  int optimizer_slots = 2;               // tensors of optimizer state per weight: 0 SGD, 1 momentum or RMSprop, 2 Adam
+  // Per stage, what it holds at once: peak_live_by_stage; empty = the activations of one micro-batch each.
+  std::vector<std::vector<Live>> live;
+  // The same for another number of stages, empty if there cannot be as many; asked only to find the number that would
+  // fit. If every stage of `live` holds activations, so must every stage of these. Absent = as in `live`, counted from the
+  // last stage; stages in front of those repeat the first.
+  std::function<std::vector<std::vector<Live>>(int num_stages)> live_for;
+  int optimizer_slots = 2;  // tensors of optimizer state per weight: 0 SGD, 1 momentum or RMSprop, 2 Adam
 };
 
 struct PartitionStage {
   int num_layers = 0;
-  double seconds = 0;         // one micro-batch: compute and the messages the stage sends
-  std::int64_t bytes = 0;     // peak
+  double seconds = 0;      // one micro-batch: compute and the messages the stage sends
+  std::int64_t bytes = 0;  // peak
 };
 
 struct Partition {
@@ -40,8 +54,18 @@ struct Partition {
   double makespan_seconds = 0;  // sum(t) + (M-1)·max(t)
 };
 
-// Throws InvalidArgument for bad counts (more stages than layers among them) and InfeasibleError when no partition fits
-// the memory limit. O(stages · layers²).
+// A stage of layers [begin, end), at least one, takes
+//   seconds = (forward + backward [+ forward again]) / worker_speed
+//           + one message to the next stage of output_bytes of layer end-1, one to the previous of layer begin-1
+//           + one message for each skip stashed in it and popped behind it, and one for each the other way round
+//   bytes   = parameter_bytes · (2 + optimizer_slots)
+//           + the most, over `live`, of activations · activation_bytes + inputs · (output_bytes of layer begin-1 and the
+//             bytes of the skips that are popped in it and stashed before it)
+// where a message takes link.latency_seconds and its transfer, and bytes end at 2^63-1.
+//
+// Throws InvalidArgument for options out of range (more stages than layers among them) or a profile that check_profile
+// refuses, and InfeasibleError when no partition fits the memory limit. Takes O(stages · layers²) for each bound on max(t)
+// it has to try: one for kSlowestStage, tens at most for kMakespan.
 Partition partition(const Profile& profile, const PartitionOptions& options);
 
 }  // namespace gpipe

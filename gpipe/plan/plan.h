@@ -21,7 +21,7 @@ struct PlanOptions {
   Recompute recompute = Recompute::kNever;
   Objective objective = Objective::kMakespan;
   LinkCosts link;
-  std::vector<double> worker_speed;                // one per worker
+  std::vector<double> worker_speed;                // one per worker; empty = 1 for all
   std::optional<std::int64_t> memory_limit_bytes;  // per worker
   int optimizer_slots = 2;
 };
@@ -36,13 +36,23 @@ struct Plan {
   Costs costs;          // of the stages, for the simulator
 };
 
-// Throws as `partition` and `make_schedule` do.
+// The best partition for what the schedule does: a stage's time counts the forwards it recomputes, the two parts of a
+// backward that the schedule splits, and no backward if there is none; its bytes count the micro-batches it holds at once.
+//
+// With several stages a worker, each stage gets an equal part of the worker's memory limit: what is found fits, but a
+// worker with one large and one small stage is not tried. The objective is over stages, and counts a message between two
+// stages of one worker like any other.
+//
+// Throws as `make_schedule` and `partition` do. InfeasibleError counts workers in smallest_num_stages, and the bytes that
+// one stage lacks in missing_bytes.
 Plan plan(const Profile& profile, const PlanOptions& options);
 
 // What stages made of `layers_per_stage` consecutive layers cost. Throws InvalidArgument if they do not add up.
 Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
                   int optimizer_slots);
 
+// {"schedule", "chunks", "num_micro_batches", "recompute", "layers_per_stage": [...], "stages": [{"layers", "seconds",
+// "bytes"}, ...], "slowest_seconds", "makespan" in seconds}
 std::string to_json(const Plan& plan);
 
 }  // namespace gpipe

@@ -14,8 +14,10 @@ struct LayerProfile {
   std::string name;
   double forward_seconds = 0;
   double backward_seconds = 0;
-  std::optional<double> input_grad_seconds;   // absent: half of backward_seconds
-  std::optional<double> weight_grad_seconds;  // absent: what input_grad_seconds leaves of backward_seconds
+  // The two parts of the backward. One that is absent is what the other leaves of backward_seconds, and half of it when
+  // both are.
+  std::optional<double> input_grad_seconds;
+  std::optional<double> weight_grad_seconds;
   std::int64_t parameter_bytes = 0;
   std::int64_t activation_bytes = 0;  // saved for the backward
   std::int64_t output_bytes = 0;
@@ -34,10 +36,28 @@ struct Profile {
   std::vector<SkipProfile> skips;
 };
 
+// Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
+// bytes are at least zero and add up to less than 2^63, and skips go forward between layers that exist.
+void check_profile(const Profile& profile);
+
+// One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
+// become U+FFFD.
+//
+//   {
+//     "layers": [
+//       {"name":"conv","forward_seconds":0.5,"backward_seconds":1.0,"parameter_bytes":4,"activation_bytes":8,"output_bytes":8},
+//       {"name":"head","forward_seconds":0.5,"backward_seconds":1.0,"parameter_bytes":4,"activation_bytes":8,"output_bytes":8}
+//     ],
+//     "skips": [
+//       {"name":"residual","from":0,"to":1,"bytes":8}
+//     ]
+//   }
 std::string to_json(const Profile& profile);
 
 // Throws ParseError for anything but exactly this form: unknown or duplicate fields, missing ones, negative or
-// non-finite numbers, bytes that are not whole, skips between layers that do not exist or that go backward.
+// non-finite numbers, bytes that are not whole, skips between layers that do not exist or that go backward. Optional are
+// "skips", "input_grad_seconds" and "weight_grad_seconds". A skip names a layer by its index from zero, or by a name that
+// only one layer has. An error's position is the last character read.
 Profile parse_profile(std::string_view json);
 
 }  // namespace gpipe

@@ -1,0 +1,70 @@
+# The commands of this project. `make` lists them; CMake does the work.
+#
+#   make test JOBS=1        fewer compilers at a time (default: one per core)
+#   make test DEPS=no       install nothing, use what is there
+
+DEPS := yes
+FUZZ_SECONDS := 60
+JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
+
+# A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
+.NOTPARALLEL:
+.DEFAULT_GOAL := help
+.PHONY: help build test demo bench sanitize fuzz format lint docs clean core-deps lint-deps docs-deps fuzz-deps
+
+CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
+
+help: ## list these targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+
+build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
+	@cmake --build build --parallel $(JOBS)
+
+test: build ## build and run every test
+	@$(CTEST) --test-dir build
+
+demo: build ## build and take a tour of the schedules
+	@scripts/demo
+
+bench: build ## build and run the benchmarks
+	@cmake --build build --target bench
+
+sanitize: build/sanitize/build.ninja ## run the core's tests with the address and undefined-behaviour sanitizers
+	@cmake --build build/sanitize --parallel $(JOBS)
+	@ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
+	  $(CTEST) --test-dir build/sanitize
+
+fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60), with clang
+	@cmake --build build/fuzz --parallel $(JOBS) --target parse_fuzzer
+	@scripts/fuzz $(FUZZ_SECONDS)
+
+format: lint-deps ## rewrite the sources with clang-format
+	@scripts/lint --fix
+
+lint: lint-deps build/build.ninja ## check the format, and the library's and the command's sources with clang-tidy
+	@cmake --build build --target build.ninja -- --quiet
+	@scripts/lint --jobs $(JOBS)
+
+docs: docs-deps build ## check the links and the commands in the Markdown files
+	@scripts/check-docs
+
+clean: ## remove everything that was built
+	rm -rf build
+
+# Configured once; after that, building notices by itself when a CMakeLists.txt has changed.
+build/build.ninja: | core-deps
+	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
+
+build/sanitize/build.ninja: | core-deps
+	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+	  -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+
+build/fuzz/build.ninja: | core-deps fuzz-deps
+	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+	  -DCMAKE_CXX_COMPILER=clang++ -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_FUZZERS=ON -DGPIPE_BUILD_TESTS=OFF \
+	  -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+
+core-deps lint-deps docs-deps fuzz-deps:
+ifneq ($(DEPS),no)
+	@scripts/install-deps $(@:-deps=)
+endif

@@ -1,0 +1,30 @@
+// What every command of the gpipe program shares: how it is added, how it ends, how it complains.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "gpipe/error.h"
+
+namespace gpipe::cli {
+
+enum ExitCode : int {
+  kDone = 0,
+  kNegativeAnswer = 1,  // the schedule is refused, no partition fits, something required is missing
+  kBadUsage = 2,        // an option, a name or an input that cannot be used
+};
+
+// A command leaves in `chosen` what to run once the whole command line has been read; it returns an ExitCode.
+using Run = std::function<int()>;
+
+// Bad usage that comes with advice of its own; other errors get a pointer to the command's help.
+class UsageError : public Error {
+ public:
+  UsageError(const std::string& what, std::string hint) : Error(what), hint_(std::move(hint)) {}
+  const std::string& hint() const { return hint_; }
+
+ private:
+  std::string hint_;
+};
+
+}  // namespace gpipe::cli

@@ -1,0 +1,91 @@
+#include "cli/failure.h"
+
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <new>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/terminal.h"
+#include "gpipe/schedule/validate.h"
+
+namespace gpipe::cli {
+namespace {
+
+constexpr const char* kReport = "this is a defect of gpipe: please report it with the command that led here";
+
+std::string see_help(const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  return fmt::format("see 'gpipe {}--help'", commands.empty() ? "" : commands.front()->get_name() + " ");
+}
+
+// CLI11's words for a value too few or too many, as "--stages: 1 required K missing", in ours.
+std::string describe(const CLI::ParseError& error) {
+  const std::string what = error.what();
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return what;
+  const std::string option = what.substr(0, what.find(':'));
+  const bool is_missing = what.find("missing") != std::string::npos;
+  return is_missing ? fmt::format("{} needs a value", option) : fmt::format("{} is given more than once", option);
+}
+
+// Help and version are thrown by CLI11 as well.
+int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
+  if (dynamic_cast<const CLI::CallForHelp*>(&error) != nullptr) {
+    print(app.help());
+  } else if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
+    print(fmt::format("{}\n", error.what()));
+  } else {
+    print_error(describe(error), see_help(app));
+    return kBadUsage;
+  }
+  flush_output();
+  return kDone;
+}
+
+std::string describe_remedy(const InfeasibleError& error) {
+  return fmt::format("try {}a larger --memory-limit or --recompute always",
+                     error.smallest_num_stages() == 0 ? "" : fmt::format("--stages {}, ", error.smallest_num_stages()));
+}
+
+int rethrow(const CLI::App& app) {
+  try {
+    throw;
+  } catch (const UsageError& error) {
+    print_error(error.what(), error.hint());
+    return kBadUsage;
+  } catch (const ScheduleError& error) {
+    print_error(error.what(), "'gpipe check' explains what a schedule has to fulfil");
+    return kNegativeAnswer;
+  } catch (const InfeasibleError& error) {
+    print_error(error.what(), describe_remedy(error));
+    return kNegativeAnswer;
+  } catch (const Error& error) {
+    print_error(error.what(), see_help(app));
+    return kBadUsage;
+  } catch (const CLI::ParseError& error) {
+    return print_parse_result(app, error);
+  } catch (const std::bad_alloc&) {
+    print_error("out of memory", "fewer stages or micro-batches need less of it");
+    return kBadUsage;
+  } catch (const std::exception& error) {
+    print_error(fmt::format("internal error: {}", error.what()), kReport);
+    return kBadUsage;
+  } catch (...) {
+    print_error("internal error of an unknown kind", kReport);
+    return kBadUsage;
+  }
+}
+
+}  // namespace
+
+int report_failure(const CLI::App& app) noexcept {
+  try {
+    return rethrow(app);
+  } catch (const std::exception& error) {  // standard output refused the help, or no memory is left for the message
+    std::fprintf(stderr, "gpipe: %s\n", error.what());
+    return kBadUsage;
+  }
+}
+
+}  // namespace gpipe::cli

@@ -1,0 +1,21 @@
+// Files the command reads.
+#pragma once
+
+#include <string>
+
+#include "gpipe/plan/profile.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe::cli {
+
+// The whole file, or standard input for "-". Throws UsageError if it cannot be read or holds more than 1 GiB.
+std::string read_input_file(const std::string& path);
+
+// Both throw UsageError, naming the file and the place, for what cannot be read or parsed.
+Schedule read_schedule(const std::string& path);
+Profile read_profile(const std::string& path);
+
+// How messages call it: the path, or "standard input".
+std::string input_name(const std::string& path);
+
+}  // namespace gpipe::cli

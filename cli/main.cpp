@@ -1,0 +1,59 @@
+// The gpipe command: schedules printed, proven, simulated and planned, without torch.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/check_command.h"
+#include "cli/command.h"
+#include "cli/doctor_command.h"
+#include "cli/failure.h"
+#include "cli/help.h"
+#include "cli/plan_command.h"
+#include "cli/schedule_command.h"
+#include "cli/simulate_command.h"
+#include "cli/terminal.h"
+#include "cli/unknown_argument.h"
+
+namespace {
+
+using namespace gpipe::cli;
+
+void add_commands(CLI::App& app, Run& chosen) {
+  app.allow_extras();  // refuse_unknown_arguments says what they are, better than CLI11
+  app.require_subcommand(0, 1);
+  add_schedule_command(app, chosen);
+  add_check_command(app, chosen);
+  add_simulate_command(app, chosen);
+  add_plan_command(app, chosen);
+  add_doctor_command(app, chosen);
+  app.set_version_flag("--version", "gpipe " GPIPE_VERSION, "Print the version")->group("Other");
+  set_help(app, {"gpipe COMMAND [options]", "Pipeline-parallel training: schedules, proofs, simulations, plans.", "",
+                 "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"
+                 "  gpipe schedule 1f1b --stages 4 --micro-batches 8 | gpipe check -\n"
+                 "  gpipe simulate zb-v --stages 4 --micro-batches 8\n"
+                 "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
+                 "\n"
+                 "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
+                 "answer (schedule refused, memory too small, something missing), 2 bad usage\n"
+                 "or input."});
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app("", "gpipe");
+  Run chosen;
+  try {
+    add_commands(app, chosen);
+    app.parse(argc, argv);
+    refuse_unknown_arguments(app);
+    if (!chosen) {
+      std::fputs(app.help().c_str(), stderr);
+      return kBadUsage;
+    }
+    const int exit_code = chosen();
+    flush_output();
+    return exit_code;
+  } catch (...) {
+    return report_failure(app);
+  }
+}

@@ -1,0 +1,102 @@
+#include "cli/plan_command.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/cost_options.h"
+#include "cli/help.h"
+#include "cli/input_file.h"
+#include "cli/option.h"
+#include "cli/plan_report.h"
+#include "cli/quantity.h"
+#include "cli/schedule_options.h"
+#include "cli/terminal.h"
+#include "gpipe/plan/plan.h"
+#include "gpipe/simulate/simulate.h"
+
+namespace gpipe::cli {
+namespace {
+
+struct PlanCommand {
+  std::string profile;
+  ScheduleOptions schedule;
+  PlanOptions options;  // what is not in `schedule`
+  bool json = false;
+};
+
+Objective parse_objective(std::string_view word) {
+  constexpr Objective kObjectives[] = {Objective::kMakespan, Objective::kSlowestStage};
+  return kObjectives[parse_choice(word, {"makespan", "slowest-stage"})];
+}
+
+std::vector<double> parse_speeds(std::string_view words) { return parse_list(words, parse_speed); }
+
+int run_plan(PlanCommand command) {
+  if (command.profile.empty()) {
+    throw UsageError("--profile is missing", "add --profile FILE, the costs of each layer as JSON");
+  }
+  const Schedule schedule = make_schedule(command.schedule);
+  const Profile profile = read_profile(command.profile);
+  PlanOptions& options = command.options;
+  options.num_stages = *command.schedule.num_workers;
+  options.num_micro_batches = *command.schedule.num_micro_batches;
+  options.schedule = command.schedule.name;
+  options.chunks = command.schedule.chunks.value_or(0);
+  options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
+  const Plan best = plan(profile, options);
+  const Timeline timeline = simulate(schedule, best.costs);
+  print(command.json ? plan_json(profile, best, timeline) : plan_report(profile, best, timeline, output_width()));
+  return kDone;
+}
+
+void add_planning_options(CLI::App& app, PlanOptions& options) {
+  const char* group = "Planning";
+  add_value(app, "--memory-limit", options.memory_limit_bytes, parse_bytes,
+            "Bytes a worker has, such as 2GiB [unlimited]")
+      ->type_name("SIZE")
+      ->group(group);
+  add_value(app, "--objective", options.objective, parse_objective,
+            "makespan: sum(t) + (M - 1) max(t) over the stages' times t; slowest-stage: max(t) [makespan]")
+      ->type_name("WHAT")
+      ->group(group);
+  add_value(app, "--worker-speed", options.worker_speed, parse_speeds,
+            "Speed of each worker, 1 as profiled, such as 1,1,0.5 [1 each]")
+      ->type_name("X,X,...")
+      ->group(group);
+  add_value(app, "--optimizer-slots", options.optimizer_slots, parse_index,
+            "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]")
+      ->type_name("N")
+      ->group(group);
+}
+
+}  // namespace
+
+void add_plan_command(CLI::App& app, Run& chosen) {
+  const auto command = std::make_shared<PlanCommand>();
+  command->schedule.name = command->options.schedule;
+  CLI::App& sub = *app.add_subcommand("plan");
+  add_value(sub, "--profile", command->profile, parse_path, "Costs of each layer, as JSON; '-' reads standard input")
+      ->type_name("FILE")
+      ->group("Model");
+  sub.add_option("--schedule", command->schedule.name,
+                 fmt::format("The schedule to plan for [{}]", command->schedule.name))
+      ->type_name("NAME")
+      ->group("Size");
+  add_size_options(sub, command->schedule);
+  add_planning_options(sub, command->options);
+  add_link_options(sub, command->options.link);
+  sub.add_flag("--json", command->json, "Print one JSON object")->group("Output");
+  set_help(sub, {"gpipe plan --profile FILE --stages K --micro-batches M [options]",
+                 "Split a profiled model into stages; predict their time and bytes.",
+                 "Exit code 1 if no split fits the memory limit: the message says how much is missing.",
+                 "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
+                 "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --recompute always\n"
+                 "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB"});
+  sub.callback([&chosen, command] { chosen = [command] { return run_plan(*command); }; });
+}
+
+}  // namespace gpipe::cli

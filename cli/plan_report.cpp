@@ -1,0 +1,127 @@
+#include "cli/plan_report.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "cli/json_text.h"
+#include "cli/quantity.h"
+#include "cli/schedule_summary.h"
+#include "cli/table.h"
+#include "cli/wrap.h"
+
+namespace gpipe::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+// Longest name of a layer and longest bar. The first that fits the width is taken, else the last.
+struct Detail {
+  std::size_t name_width;
+  int bar_width;
+};
+constexpr Detail kDetails[] = {{40, 20}, {30, 20}, {24, 10}, {18, 10}, {18, 0}, {12, 0}};
+
+struct LayerRange {
+  std::string first;
+  std::string last;
+};
+
+std::vector<LayerRange> layer_ranges(const Profile& profile, const Plan& plan) {
+  std::vector<LayerRange> ranges;
+  std::size_t layer = 0;
+  for (const int num_layers : plan.layers_per_stage) {
+    const std::size_t last = layer + static_cast<std::size_t>(num_layers) - 1;
+    ranges.push_back({profile.layers[layer].name, profile.layers[last].name});
+    layer = last + 1;
+  }
+  return ranges;
+}
+
+std::string bar(double part, double whole, int width) {
+  return whole > 0 ? std::string(static_cast<std::size_t>(std::lround(width * part / whole)), '#') : "";
+}
+
+std::string stage_table(const Profile& profile, const Plan& plan, const Detail& detail) {
+  const std::vector<LayerRange> ranges = layer_ranges(profile, plan);
+  const TimeUnit unit = time_unit(plan.partition.slowest_seconds);
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
+    const PartitionStage& one = plan.partition.stages[stage];
+    rows.push_back({fmt::format("{}", stage), fmt::format("{}", one.num_layers),
+                    shortened(printable(ranges[stage].first), detail.name_width),
+                    shortened(printable(ranges[stage].last), detail.name_width), format_seconds(one.seconds, unit),
+                    bar(one.seconds, plan.partition.slowest_seconds, detail.bar_width), format_bytes(one.bytes)});
+  }
+  return to_table({{"stage"},
+                   {"layers"},
+                   {"first", Align::kLeft},
+                   {"last", Align::kLeft},
+                   {fmt::format("time ({})", unit.name)},
+                   {"", Align::kLeft},
+                   {"bytes"}},
+                  rows);
+}
+
+std::size_t widest_line(const std::string& text) {
+  std::size_t widest = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    widest = std::max(widest, end - begin);
+    begin = end + 1;
+  }
+  return widest;
+}
+
+}  // namespace
+
+std::string plan_report(const Profile& profile, const Plan& plan, const Timeline& timeline, int width) {
+  std::string report =
+      fmt::format("{}: {}, recompute {}; {}\n\n", plan.schedule,
+                  describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
+                  name(plan.recompute), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
+  std::string table;
+  for (const Detail& detail : kDetails) {
+    table = stage_table(profile, plan, detail);
+    if (widest_line(table) <= static_cast<std::size_t>(width)) break;
+  }
+  report += table + "\n";
+  // With several chunks a worker runs several of the stages, and the formula is not about its step.
+  if (plan.chunks == 1) {
+    report += fmt::format("makespan   {} = sum(t) + (M - 1) max(t) over the stages' times t\n",
+                          format_seconds(plan.partition.makespan_seconds));
+  }
+  report += fmt::format("simulated  {}, bubble {}\n", format_seconds(timeline.makespan_seconds),
+                        format_percent(timeline.bubble_fraction));
+  const auto fullest =
+      std::max_element(timeline.workers.begin(), timeline.workers.end(),
+                       [](const WorkerTimeline& a, const WorkerTimeline& b) { return a.peak_bytes < b.peak_bytes; });
+  report += fmt::format("memory     {} at most, on worker {}\n", format_bytes(fullest->peak_bytes),
+                        fullest - timeline.workers.begin());
+  return report;
+}
+
+std::string plan_json(const Profile& profile, const Plan& plan, const Timeline& timeline) {
+  ordered_json json = {{"schedule", plan.schedule},
+                       {"num_workers", timeline.num_workers()},
+                       {"num_stages", timeline.num_stages},
+                       {"num_micro_batches", plan.num_micro_batches},
+                       {"chunks", plan.chunks},
+                       {"recompute", name(plan.recompute)},
+                       {"layers_per_stage", plan.layers_per_stage}};
+  json["stages"] = ordered_json::array();
+  const std::vector<LayerRange> ranges = layer_ranges(profile, plan);
+  for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
+    json["stages"].push_back({{"layers", {ranges[stage].first, ranges[stage].last}},
+                              {"seconds", plan.partition.stages[stage].seconds},
+                              {"bytes", plan.partition.stages[stage].bytes}});
+  }
+  json["makespan"] = plan.partition.makespan_seconds;
+  json["simulated_makespan"] = timeline.makespan_seconds;
+  json["bubble_fraction"] = timeline.bubble_fraction;
+  return to_text(json);
+}
+
+}  // namespace gpipe::cli

@@ -1,0 +1,15 @@
+// What `gpipe plan` says about a plan, for people and for programs.
+#pragma once
+
+#include <string>
+
+#include "gpipe/plan/plan.h"
+#include "gpipe/report/timeline.h"
+
+namespace gpipe::cli {
+
+// `timeline` is the simulated step of the plan; `width` the columns of a line.
+std::string plan_report(const Profile& profile, const Plan& plan, const Timeline& timeline, int width);
+std::string plan_json(const Profile& profile, const Plan& plan, const Timeline& timeline);
+
+}  // namespace gpipe::cli

@@ -1,0 +1,168 @@
+#include "cli/quantity.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <limits>
+#include <optional>
+
+#include "gpipe/error.h"
+#include "gpipe/nearest_name.h"
+
+namespace gpipe::cli {
+namespace {
+
+struct ByteUnit {
+  const char* name;
+  double bytes;
+};
+constexpr ByteUnit kByteUnits[] = {
+    {"B", 1},     {"kB", 1e3},     {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
+    {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
+constexpr const char* kByteUnitNames = "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB";
+
+std::string quoted(std::string_view word) {
+  constexpr std::size_t kLongest = 60;
+  return word.size() <= kLongest ? fmt::format("'{}'", word) : fmt::format("'{}...'", word.substr(0, kLongest));
+}
+
+template <typename Number>
+std::optional<Number> number(std::string_view word) {
+  Number value{};
+  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
+  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return value;
+}
+
+int parse_whole(std::string_view word, int least) {
+  const std::optional<int> value = number<int>(word);
+  if (!value || *value < least) {
+    throw InvalidArgument(
+        fmt::format("{} is not a whole number from {} to {}", quoted(word), least, std::numeric_limits<int>::max()));
+  }
+  return *value;
+}
+
+double unit_bytes(std::string_view word, std::string_view unit) {
+  for (const ByteUnit& known : kByteUnits) {
+    if (unit == known.name) return known.bytes;
+  }
+  std::vector<std::string> names;
+  for (const ByteUnit& known : kByteUnits) names.emplace_back(known.name);
+  const std::string nearest = nearest_name(unit, names);
+  throw InvalidArgument(fmt::format("{} has an unknown unit {}{}; bytes (not bits) are counted in {}", quoted(word),
+                                    quoted(unit), nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
+                                    kByteUnitNames));
+}
+
+// The number and its unit, finite and 0 or more, in bytes.
+double parse_amount(std::string_view word) {
+  const std::size_t digits = std::min(word.find_first_not_of("0123456789.+-eE"), word.size());
+  const std::string_view unit = word.substr(std::min(word.find_first_not_of(' ', digits), word.size()));
+  const std::optional<double> value = number<double>(word.substr(0, digits));
+  if (!value || !std::isfinite(*value)) {
+    throw InvalidArgument(fmt::format("{} is not a size such as 2GiB, 512MB or 1000000", quoted(word)));
+  }
+  if (*value < 0) throw InvalidArgument(fmt::format("{} is below 0", quoted(word)));
+  return *value * (unit.empty() ? 1 : unit_bytes(word, unit));
+}
+
+std::string four_digits(double value) {
+  return std::abs(value) >= 1000 && std::abs(value) < 1e15 ? fmt::format("{:.0f}", value)
+                                                           : fmt::format("{:.4g}", value);
+}
+
+}  // namespace
+
+int parse_count(std::string_view word) { return parse_whole(word, 1); }
+
+int parse_index(std::string_view word) { return parse_whole(word, 0); }
+
+double parse_seconds(std::string_view word) {
+  const std::optional<double> value = number<double>(word);
+  if (!value || !std::isfinite(*value) || *value < 0) {
+    throw InvalidArgument(fmt::format("{} is not a number of seconds, 0 or more", quoted(word)));
+  }
+  return *value;
+}
+
+double parse_speed(std::string_view word) {
+  const std::optional<double> value = number<double>(word);
+  if (!value || !std::isfinite(*value) || *value <= 0) {
+    throw InvalidArgument(fmt::format("{} is not a number above 0", quoted(word)));
+  }
+  return *value;
+}
+
+std::int64_t parse_bytes(std::string_view word) {
+  if (const std::optional<std::int64_t> whole = number<std::int64_t>(word); whole && *whole >= 0) return *whole;
+  const double bytes = parse_amount(word);
+  if (bytes >= 9223372036854775808.0) {
+    throw InvalidArgument(fmt::format("{} is more bytes than 64 bits can count", quoted(word)));
+  }
+  const bool has_unit = word.find_first_not_of("0123456789.+-eE") != std::string_view::npos;
+  if (!has_unit && bytes != std::floor(bytes)) {
+    throw InvalidArgument(fmt::format("{} is not a whole number of bytes; units are {}", quoted(word), kByteUnitNames));
+  }
+  return static_cast<std::int64_t>(std::llround(bytes));
+}
+
+double parse_bytes_per_second(std::string_view word) {
+  std::string_view amount = word;
+  if (amount.size() > 2 && amount.substr(amount.size() - 2) == "/s") amount.remove_suffix(2);
+  const double bytes = parse_amount(amount);
+  if (!(bytes > 0)) throw InvalidArgument(fmt::format("{} is not above 0 bytes a second", quoted(word)));
+  return bytes;
+}
+
+std::pair<int, int> parse_pair(std::string_view word) {
+  const std::size_t colon = word.find(':');
+  if (colon == std::string_view::npos) {
+    throw InvalidArgument(fmt::format("{} is not two stages such as 0:3", quoted(word)));
+  }
+  return {parse_index(word.substr(0, colon)), parse_index(word.substr(colon + 1))};
+}
+
+std::string format_bytes(std::int64_t bytes) {
+  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
+  double value = static_cast<double>(bytes);
+  std::size_t unit = 0;
+  // 1023.95 would round to 1024 of its unit.
+  for (; std::abs(value) >= 1023.95 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
+  return fmt::format("{} {}", four_digits(value), kUnits[unit]);
+}
+
+TimeUnit time_unit(double largest_seconds) {
+  constexpr TimeUnit kUnits[] = {{"s", 1}, {"ms", 1e3}, {"us", 1e6}, {"ns", 1e9}};
+  if (largest_seconds == 0) return kUnits[0];
+  for (const TimeUnit& unit : kUnits) {
+    if (largest_seconds * unit.per_second >= 0.99995) return unit;
+  }
+  return kUnits[3];
+}
+
+std::string format_seconds(double seconds, const TimeUnit& unit) { return four_digits(seconds * unit.per_second); }
+
+std::string format_seconds(double seconds) {
+  const TimeUnit unit = time_unit(std::abs(seconds));
+  return fmt::format("{} {}", format_seconds(seconds, unit), unit.name);
+}
+
+std::string format_percent(double fraction) { return fmt::format("{:.1f} %", 100 * fraction); }
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (const char letter : text) {
+    const bool is_control = static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
+    if (is_control && letter != '\n') {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(letter));
+    } else {
+      shown += letter;
+    }
+  }
+  return shown;
+}
+
+}  // namespace gpipe::cli

@@ -1,0 +1,130 @@
+#include "cli/schedule_command.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/help.h"
+#include "cli/option.h"
+#include "cli/output_file.h"
+#include "cli/schedule_options.h"
+#include "cli/terminal.h"
+#include "cli/wrap.h"
+#include "gpipe/report/gantt.h"
+#include "gpipe/report/svg.h"
+#include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/simulate.h"
+
+namespace gpipe::cli {
+namespace {
+
+enum class Format { kText, kCsv, kGantt, kSvg };
+
+struct ScheduleCommand {
+  ScheduleOptions schedule;
+  Format format = Format::kText;
+  bool descending = false;
+  bool list = false;
+  std::string output;
+  bool force = false;
+  Colour colour = Colour::kAuto;
+};
+
+Format parse_format(std::string_view word) {
+  constexpr Format kFormats[] = {Format::kText, Format::kCsv, Format::kGantt, Format::kSvg};
+  return kFormats[parse_choice(word, {"text", "csv", "gantt", "svg"})];
+}
+
+std::string schedule_list(int width) {
+  constexpr int kIndent = 22;  // of the summaries
+  std::string list = fmt::format("{:<13}{}\n", "name", "chunks");
+  for (const ScheduleInfo& info : schedule_registry()) {
+    const std::string chunks = fmt::format("{}{}", info.any_chunks ? "any, " : "", info.default_chunks);
+    list += fmt::format("{:<13}{:<9}{}\n", info.name, chunks, wrapped(info.summary, width - kIndent, kIndent));
+  }
+  return list;
+}
+
+Schedule make_schedule(const ScheduleCommand& command) {
+  const Schedule ascending = make_schedule(command.schedule);
+  if (!command.descending) return ascending;
+  if (command.schedule.name != "gpipe") {
+    throw UsageError(fmt::format("--descending is an order of 'gpipe' only, not of '{}'", command.schedule.name),
+                     "leave --descending out");
+  }
+  return with_recompute(schedules::gpipe(*command.schedule.num_workers, *command.schedule.num_micro_batches,
+                                         schedules::BackwardOrder::kDescending),
+                        command.schedule.recompute.value_or(Recompute::kNever));
+}
+
+std::string to_format(const Schedule& schedule, const ScheduleCommand& command) {
+  if (command.format == Format::kText) return to_text(schedule);
+  if (command.format == Format::kCsv) return to_csv(schedule);
+  const Timeline timeline = simulate(schedule, uniform_costs(schedule));
+  if (command.format == Format::kSvg) return to_svg(timeline);
+  GanttOptions options;
+  options.width = output_width();
+  options.colour = command.output.empty() ? shows_colour(command.colour) : command.colour == Colour::kAlways;
+  return to_gantt(timeline, options);
+}
+
+int run_schedule(const ScheduleCommand& command) {
+  if (command.list) {
+    print(schedule_list(output_width()));
+    return kDone;
+  }
+  if (!command.output.empty()) check_output_file(command.output, command.force);
+  const std::string text = to_format(make_schedule(command), command);
+  if (command.output.empty()) {
+    print(text);
+  } else {
+    write_output_file(command.output, text, command.force);
+  }
+  return kDone;
+}
+
+void add_output_options(CLI::App& app, ScheduleCommand& command) {
+  const char* group = "Output";
+  add_value(app, "--format", command.format, parse_format,
+            "text: a line a worker; csv: PyTorch's form; gantt, svg: "
+            "drawn at F = 1, B = 2, I = W = 1, R = 1 [text]")
+      ->type_name("FORMAT")
+      ->group(group);
+  add_value(app, "--output", command.output, parse_path, "Write to FILE instead of standard output")
+      ->type_name("FILE")
+      ->group(group);
+  app.add_flag("--force", command.force, "Overwrite FILE if it exists")->group(group);
+  add_value(app, "--color,--colour", command.colour, parse_colour, "Colours of the gantt: auto, always, never [auto]")
+      ->type_name("WHEN")
+      ->group(group);
+}
+
+}  // namespace
+
+void add_schedule_command(CLI::App& app, Run& chosen) {
+  const auto command = std::make_shared<ScheduleCommand>();
+  CLI::App& sub = *app.add_subcommand("schedule");
+  sub.add_option("NAME", command->schedule.name, fmt::format("One of {}", schedule_names()));
+  add_size_options(sub, command->schedule);
+  sub.add_flag("--descending", command->descending,
+               "Backwards from the last micro-batch to the first, as "
+               "in the paper (gpipe only; not canonical)")
+      ->group("Size");
+  add_output_options(sub, *command);
+  sub.add_flag("--list", command->list, "List the schedules and what they are good for")->group("Other");
+  set_help(sub, {"gpipe schedule NAME --stages K --micro-batches M [options]",
+                 "Print a schedule: what each worker does, in order.",
+                 "An action is F forward, R recompute, B backward, I input gradient or W weight "
+                 "gradient, then its micro-batch: F0. '2F0' names stage 2 where a worker has several.",
+                 "  gpipe schedule --list\n"
+                 "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"
+                 "  gpipe schedule gpipe --stages 4 --micro-batches 8 --format gantt\n"
+                 "  gpipe schedule interleaved --stages 4 --chunks 2 --micro-batches 8\n"
+                 "  gpipe schedule zb-v --stages 4 --micro-batches 8 --format svg --output v.svg"});
+  sub.callback([&chosen, command] { chosen = [command] { return run_schedule(*command); }; });
+}
+
+}  // namespace gpipe::cli

@@ -1,0 +1,74 @@
+#include "cli/schedule_options.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+#include <vector>
+
+#include "cli/command.h"
+#include "cli/option.h"
+#include "cli/quantity.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe::cli {
+
+void add_size_options(CLI::App& command, ScheduleOptions& options) {
+  const char* group = "Size";
+  add_value(command, "--stages", options.num_workers, parse_count,
+            "Workers, the depth of the pipeline; a schedule with V chunks has K x V stages")
+      ->type_name("K")
+      ->group(group);
+  add_value(command, "--micro-batches", options.num_micro_batches, parse_count, "Slices of the mini-batch")
+      ->type_name("M")
+      ->group(group);
+  add_value(command, "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own: 1 or 2]")
+      ->type_name("V")
+      ->group(group);
+  add_value(command, "--recompute", options.recompute, parse_recompute,
+            "Redo forwards in the backward pass to save memory: always, except-last or never [never]")
+      ->type_name("MODE")
+      ->group(group);
+}
+
+void require_schedule(const ScheduleOptions& options) {
+  if (options.name.empty()) {
+    throw UsageError("which schedule? No NAME is given", fmt::format("the schedules are {}", schedule_names()));
+  }
+  if (!options.num_workers) {
+    throw UsageError("--stages is missing", "add --stages K, the number of workers");
+  }
+  if (!options.num_micro_batches) {
+    throw UsageError("--micro-batches is missing", "add --micro-batches M, the slices of the mini-batch");
+  }
+}
+
+Schedule make_schedule(const ScheduleOptions& options) {
+  if (!options.name.empty()) find_schedule(options.name);  // a mistyped name is told before a missing size
+  require_schedule(options);
+  Schedule schedule =
+      gpipe::make_schedule(options.name, *options.num_workers, *options.num_micro_batches, options.chunks.value_or(0));
+  if (!options.recompute || *options.recompute == Recompute::kNever) return schedule;
+  return with_recompute(std::move(schedule), *options.recompute);
+}
+
+void require_same_size(const ScheduleOptions& options, const Schedule& schedule, const std::string& file) {
+  const auto require = [&file](const char* option, const std::optional<int>& given, int found, const char* things) {
+    if (!given || *given == found) return;
+    throw UsageError(
+        fmt::format("{} {} does not agree with '{}', which has {} {}", option, *given, file, found, things),
+        fmt::format("leave {} out: the file says it", option));
+  };
+  require("--stages", options.num_workers, schedule.num_workers(), "workers");
+  require("--micro-batches", options.num_micro_batches, schedule.num_micro_batches, "micro-batches");
+  if (options.chunks && schedule.num_workers() > 0) {
+    require("--chunks", options.chunks, schedule.num_stages / schedule.num_workers(), "stages a worker");
+  }
+}
+
+std::string schedule_names() {
+  std::vector<const char*> names;
+  for (const ScheduleInfo& info : schedule_registry()) names.push_back(info.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+}  // namespace gpipe::cli

@@ -1,0 +1,70 @@
+#include "cli/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+#include "cli/command.h"
+#include "cli/option.h"
+#include "cli/quantity.h"
+
+namespace gpipe::cli {
+namespace {
+
+constexpr int kWidthElsewhere = 100;
+constexpr int kNarrowest = 40;
+
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
+[[noreturn]] void throw_output_error(int error) {
+  throw UsageError(fmt::format("cannot write to standard output: {}", std::strerror(error)),
+                   "what was printed so far is incomplete");
+}
+
+}  // namespace
+
+Colour parse_colour(std::string_view word) {
+  constexpr Colour kColours[] = {Colour::kAuto, Colour::kAlways, Colour::kNever};
+  return kColours[parse_choice(word, {"auto", "always", "never"})];
+}
+
+bool shows_colour(Colour colour) {
+  if (colour != Colour::kAuto) return colour == Colour::kAlways;
+  return isatty(STDOUT_FILENO) != 0 && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+}
+
+int output_width() {
+  if (isatty(STDOUT_FILENO) == 0) return kWidthElsewhere;
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<int>(size.ws_col, kNarrowest);
+  try {
+    return std::max(parse_count(environment("COLUMNS")), kNarrowest);
+  } catch (const InvalidArgument&) {
+    return kWidthElsewhere;
+  }
+}
+
+void print(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && errno != EPIPE) throw_output_error(errno);
+}
+
+void flush_output() {
+  if (std::fflush(stdout) != 0 && errno != EPIPE) throw_output_error(errno);
+}
+
+void print_error(std::string_view message, std::string_view hint) {
+  std::string lines = fmt::format("gpipe: {}\n", printable(message));
+  if (!hint.empty()) lines += fmt::format("  {}\n", printable(hint));
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
+}
+
+}  // namespace gpipe::cli

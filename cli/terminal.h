@@ -1,0 +1,28 @@
+// Standard output and standard error: what the terminal can show, and writing to them.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+namespace gpipe::cli {
+
+enum class Colour { kAuto, kAlways, kNever };
+
+// "auto", "always", "never". Throws InvalidArgument for any other word, naming the nearest valid one.
+Colour parse_colour(std::string_view word);
+
+// With kAuto: standard output is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
+bool shows_colour(Colour colour);
+
+// Columns of the terminal on standard output (or COLUMNS, where it does not tell); 100 when output goes elsewhere.
+int output_width();
+
+// Throws UsageError when standard output cannot take it, except for a reader that has gone away (`| head`): nobody is
+// left to be told.
+void print(std::string_view text);
+void flush_output();
+
+// "gpipe: <message>" and the hint, indented, on standard error.
+void print_error(std::string_view message, std::string_view hint = "");
+
+}  // namespace gpipe::cli

@@ -1,0 +1,72 @@
+#include "cli/unknown_argument.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "gpipe/nearest_name.h"
+
+namespace gpipe::cli {
+namespace {
+
+bool is_option(const std::string& argument) { return argument.size() > 1 && argument[0] == '-'; }
+
+std::string full_name(const CLI::App& command) {
+  return command.get_parent() == nullptr ? command.get_name()
+                                         : command.get_parent()->get_name() + " " + command.get_name();
+}
+
+std::vector<std::string> command_names(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::App* command : app.get_subcommands(nullptr)) names.push_back(command->get_name());
+  return names;
+}
+
+std::string suggestion(const std::string& nearest) {
+  return nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest);
+}
+
+[[noreturn]] void refuse_option(const CLI::App& command, const std::string& argument) {
+  const std::string name = argument.substr(0, argument.find('='));
+  std::vector<std::string> known;
+  for (const CLI::Option* option : command.get_options()) {
+    for (const std::string& long_name : option->get_lnames()) known.push_back("--" + long_name);
+  }
+  throw UsageError(
+      fmt::format("unknown option '{}' of '{}'", name, full_name(command)),
+      fmt::format("{}'{} --help' lists the options{}", suggestion(nearest_name(name, known)), full_name(command),
+                  command.get_parent() == nullptr ? "; those of a command come after its name" : ""));
+}
+
+[[noreturn]] void refuse_command(const CLI::App& app, const std::string& argument) {
+  const std::vector<std::string> names = command_names(app);
+  throw UsageError(
+      fmt::format("unknown command '{}'", argument),
+      fmt::format("{}the commands are {}", suggestion(nearest_name(argument, names)), fmt::join(names, ", ")));
+}
+
+[[noreturn]] void refuse_extra(const CLI::App& command, const std::string& argument) {
+  throw UsageError(fmt::format("unexpected argument '{}' of '{}'", argument, full_name(command)),
+                   fmt::format("see '{} --help'", full_name(command)));
+}
+
+}  // namespace
+
+void refuse_unknown_arguments(const CLI::App& app) {
+  const std::vector<CLI::App*> commands = app.get_subcommands();
+  for (const CLI::App* command : {commands.empty() ? &app : commands.front(), &app}) {
+    const std::vector<std::string> arguments = command->remaining();
+    if (arguments.empty()) continue;
+    // A mistyped option leaves its value behind as well: the option is the one to name.
+    const auto option = std::find_if(arguments.begin(), arguments.end(), is_option);
+    const bool starts_with_command = command == &app && commands.empty() && !is_option(arguments.front());
+    if (starts_with_command) refuse_command(app, arguments.front());
+    if (option != arguments.end()) refuse_option(*command, *option);
+    refuse_extra(*command, arguments.front());
+  }
+}
+
+}  // namespace gpipe::cli

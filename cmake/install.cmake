@@ -1,0 +1,17 @@
+# What `cmake --install` puts where: the headers, the library, and the package that `find_package(gpipe)` reads.
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpipe)
+
+install(TARGETS gpipe_core EXPORT gpipe-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(EXPORT gpipe-targets NAMESPACE gpipe:: DESTINATION ${package_dir})
+install(CODE "set(INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR})")
+install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)
+
+configure_package_config_file(
+  ${PROJECT_SOURCE_DIR}/cmake/gpipe-config.cmake.in ${PROJECT_BINARY_DIR}/gpipe-config.cmake
+  INSTALL_DESTINATION ${package_dir})
+# Before 1.0, a new minor version may change the interface.
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/gpipe-config-version.cmake COMPATIBILITY SameMinorVersion)
+install(
+  FILES ${PROJECT_BINARY_DIR}/gpipe-config.cmake ${PROJECT_BINARY_DIR}/gpipe-config-version.cmake
+  DESTINATION ${package_dir})

@@ -1,0 +1,21 @@
+# Run by `cmake --install`: copies the public headers, which are gpipe/gpipe.h and what it includes, directly or not, to
+# INCLUDE_DIR. The others are ours alone, and some need packages that a user of the library does not.
+cmake_policy(VERSION 3.22)
+
+get_filename_component(source_dir ${CMAKE_CURRENT_LIST_DIR}/.. ABSOLUTE)
+set(seen)
+set(queue gpipe/gpipe.h)
+while(queue)
+  list(POP_FRONT queue header)
+  if(header IN_LIST seen)
+    continue()
+  endif()
+  list(APPEND seen ${header})
+  get_filename_component(folder ${header} DIRECTORY)
+  file(INSTALL ${source_dir}/${header} DESTINATION ${CMAKE_INSTALL_PREFIX}/${INCLUDE_DIR}/${folder})
+  file(STRINGS ${source_dir}/${header} lines REGEX "^#include [<\"]gpipe/")
+  foreach(line ${lines})
+    string(REGEX REPLACE "^#include [<\"]([^>\"]+).*" "\\1" included ${line})
+    list(APPEND queue ${included})
+  endforeach()
+endwhile()

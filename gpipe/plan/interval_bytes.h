@@ -1,0 +1,49 @@
+// What a stage made of consecutive layers holds at its peak, and which stages fit a limit.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "gpipe/plan/passing_skips.h"
+#include "gpipe/plan/profile.h"
+#include "gpipe/schedule/liveness.h"
+
+namespace gpipe {
+
+class IntervalBytes {
+ public:
+  // REQUIRES: `profile` has passed check_profile; optimizer_slots is at least zero.
+  IntervalBytes(const Profile& profile, int optimizer_slots);
+
+  // Does not fall when `end` grows. Ends at 2^63-1.
+  std::int64_t bytes(const std::vector<Live>& live, int begin, int end) const;
+
+  // For each first layer, the largest `end` that fits the limit; the layer itself if none does.
+  std::vector<int> furthest_ends(const std::vector<Live>& live, std::int64_t limit_bytes) const;
+
+  int num_layers() const { return static_cast<int>(input_.size()) - 1; }
+
+ private:
+  int optimizer_slots_;
+  std::vector<std::int64_t> parameters_;   // prefix sums over the layers
+  std::vector<std::int64_t> activations_;  // prefix sums over the layers
+  std::vector<std::int64_t> input_;        // what crosses boundary b: the activation and the skips
+  PassingSkips passing_;
+};
+
+// furthest_ends of one limit, computed once for each different `live`.
+class FurthestEnds {
+ public:
+  FurthestEnds(const IntervalBytes& bytes, std::int64_t limit_bytes) : bytes_(bytes), limit_bytes_(limit_bytes) {}
+  // The reference stays valid.
+  const std::vector<int>& of(const std::vector<Live>& live);
+
+ private:
+  const IntervalBytes& bytes_;
+  std::int64_t limit_bytes_;
+  std::map<std::vector<std::pair<int, int>>, std::vector<int>> known_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,102 @@
+#include "gpipe/plan/profile.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <limits>
+#include <nlohmann/json.hpp>
+
+#include "gpipe/error.h"
+
+namespace gpipe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string lines(const std::vector<std::string>& elements) {
+  if (elements.empty()) return "[]";
+  return fmt::format("[\n    {}\n  ]", fmt::join(elements, ",\n    "));
+}
+
+std::string to_json(const LayerProfile& layer) {
+  Json json;
+  json["name"] = layer.name;
+  json["forward_seconds"] = layer.forward_seconds;
+  json["backward_seconds"] = layer.backward_seconds;
+  if (layer.input_grad_seconds) json["input_grad_seconds"] = *layer.input_grad_seconds;
+  if (layer.weight_grad_seconds) json["weight_grad_seconds"] = *layer.weight_grad_seconds;
+  json["parameter_bytes"] = layer.parameter_bytes;
+  json["activation_bytes"] = layer.activation_bytes;
+  json["output_bytes"] = layer.output_bytes;
+  return one_line(json);
+}
+
+std::string to_json(const SkipProfile& skip) {
+  Json json;
+  json["name"] = skip.name;
+  json["from"] = skip.from;
+  json["to"] = skip.to;
+  json["bytes"] = skip.bytes;
+  return one_line(json);
+}
+
+void check_seconds(const std::string& where, const char* field, double seconds) {
+  if (std::isfinite(seconds) && seconds >= 0) return;
+  throw InvalidArgument(fmt::format("{}: {} is {}; expected a finite number, 0 or more", where, field, seconds));
+}
+
+// A sum of bytes that stays below 2^63.
+class ByteSum {
+ public:
+  void add(const std::string& where, const char* field, std::int64_t bytes) {
+    if (bytes < 0) throw InvalidArgument(fmt::format("{}: {} is {}; expected 0 or more", where, field, bytes));
+    if (bytes > std::numeric_limits<std::int64_t>::max() - sum_) {
+      throw InvalidArgument(
+          fmt::format("{}: with {} of {}, the profile's bytes add up to more than 2^63-1", where, field, bytes));
+    }
+    sum_ += bytes;
+  }
+
+ private:
+  std::int64_t sum_ = 0;
+};
+
+}  // namespace
+
+void check_profile(const Profile& profile) {
+  if (profile.layers.empty()) throw InvalidArgument("the profile has no layers");
+  const int num_layers = static_cast<int>(profile.layers.size());
+  ByteSum sum;
+  for (int index = 0; index < num_layers; ++index) {
+    const LayerProfile& layer = profile.layers[index];
+    const std::string where = fmt::format("layer {} \"{}\"", index, layer.name);
+    check_seconds(where, "forward_seconds", layer.forward_seconds);
+    check_seconds(where, "backward_seconds", layer.backward_seconds);
+    check_seconds(where, "input_grad_seconds", layer.input_grad_seconds.value_or(0));
+    check_seconds(where, "weight_grad_seconds", layer.weight_grad_seconds.value_or(0));
+    sum.add(where, "parameter_bytes", layer.parameter_bytes);
+    sum.add(where, "activation_bytes", layer.activation_bytes);
+    sum.add(where, "output_bytes", layer.output_bytes);
+  }
+  for (std::size_t index = 0; index < profile.skips.size(); ++index) {
+    const SkipProfile& skip = profile.skips[index];
+    const std::string where = fmt::format("skip {} \"{}\"", index, skip.name);
+    if (skip.from < 0 || skip.from > skip.to || skip.to >= num_layers) {
+      throw InvalidArgument(fmt::format("{} goes from layer {} to layer {}; expected 0 <= from <= to <= {}", where,
+                                        skip.from, skip.to, num_layers - 1));
+    }
+    sum.add(where, "bytes", skip.bytes);
+  }
+}
+
+std::string to_json(const Profile& profile) {
+  std::vector<std::string> layers;
+  std::vector<std::string> skips;
+  for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
+  for (const SkipProfile& skip : profile.skips) skips.push_back(to_json(skip));
+  return fmt::format("{{\n  \"layers\": {},\n  \"skips\": {}\n}}\n", lines(layers), lines(skips));
+}
+
+}  // namespace gpipe

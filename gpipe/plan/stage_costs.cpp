@@ -1,0 +1,76 @@
+// What stages cost, added up from their layers.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <limits>
+#include <numeric>
+
+#include "gpipe/error.h"
+#include "gpipe/plan/backward_parts.h"
+#include "gpipe/plan/plan.h"
+
+namespace gpipe {
+namespace {
+
+__extension__ using Int128 = __int128;
+
+void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers) {
+  for (std::size_t stage = 0; stage < layers_per_stage.size(); ++stage) {
+    if (layers_per_stage[stage] >= 1) continue;
+    throw InvalidArgument(fmt::format("stage {} has {} layers; expected at least 1", stage, layers_per_stage[stage]));
+  }
+  const std::int64_t sum = std::accumulate(layers_per_stage.begin(), layers_per_stage.end(), std::int64_t{0});
+  if (sum != static_cast<std::int64_t>(num_layers)) {
+    throw InvalidArgument(fmt::format("the stages have {} layers together ({}), and the profile has {}", sum,
+                                      fmt::join(layers_per_stage, " + "), num_layers));
+  }
+}
+
+StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
+  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  Int128 parameter_bytes = 0;
+  for (int index = begin; index < end; ++index) {
+    const LayerProfile& layer = layers[index];
+    const BackwardParts parts = backward_parts(layer);
+    costs.forward_seconds += layer.forward_seconds;
+    costs.backward_seconds += layer.backward_seconds;
+    costs.input_grad_seconds += parts.input_grad_seconds;
+    costs.weight_grad_seconds += parts.weight_grad_seconds;
+    costs.activation_bytes += layer.activation_bytes;
+    parameter_bytes += layer.parameter_bytes;
+  }
+  costs.recompute_seconds = costs.forward_seconds;
+  costs.static_bytes = static_cast<std::int64_t>(
+      std::min<Int128>(parameter_bytes * (Int128{2} + optimizer_slots), std::numeric_limits<std::int64_t>::max()));
+  costs.input_bytes = begin == 0 ? 0 : layers[begin - 1].output_bytes;
+  costs.output_bytes = layers[end - 1].output_bytes;
+  return costs;
+}
+
+}  // namespace
+
+Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
+                  int optimizer_slots) {
+  check_profile(profile);
+  check_layers_per_stage(layers_per_stage, profile.layers.size());
+  if (optimizer_slots < 0)
+    throw InvalidArgument(fmt::format("optimizer_slots is {}; expected 0 or more", optimizer_slots));
+  Costs costs;
+  costs.link = link;
+  std::vector<int> stage_of_layer;
+  for (const int num_layers : layers_per_stage) {
+    const int begin = static_cast<int>(stage_of_layer.size());
+    stage_of_layer.insert(stage_of_layer.end(), num_layers, static_cast<int>(costs.stages.size()));
+    costs.stages.push_back(add_up(profile.layers, begin, begin + num_layers, optimizer_slots));
+  }
+  for (const SkipProfile& skip : profile.skips) {
+    const SkipRoute route = {stage_of_layer[skip.from], stage_of_layer[skip.to]};
+    if (route.from_stage == route.to_stage) continue;
+    costs.routes.skips.push_back(route);
+    costs.skip_bytes.push_back(skip.bytes);
+    costs.stages[route.to_stage].input_bytes += skip.bytes;
+  }
+  return costs;
+}
+
+}  // namespace gpipe

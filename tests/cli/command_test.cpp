@@ -1,0 +1,141 @@
+// What all commands share: help, suggestions, exit codes, where output goes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+
+#include <chrono>
+
+#include "run_command.h"
+
+namespace gpipe::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+const char* const kCommands[] = {"schedule", "check", "simulate", "plan", "doctor"};
+
+void expect_bad_usage(const Outcome& outcome, const std::string& message, const std::string& hint) {
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, StartsWith("gpipe: "));
+  EXPECT_THAT(outcome.err, HasSubstr(message));
+  EXPECT_THAT(outcome.err, HasSubstr("\n  "));
+  EXPECT_THAT(outcome.err, HasSubstr(hint));
+  EXPECT_EQ(outcome.out, "");
+}
+
+TEST(Command, AloneExplainsItselfOnStandardError) {
+  const Outcome outcome = run_gpipe({});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, HasSubstr("Usage: gpipe COMMAND"));
+  for (const char* command : kCommands) EXPECT_THAT(outcome.err, HasSubstr(command));
+}
+
+TEST(Command, HelpOfEveryCommandHasUsageAndExamplesWithin80Columns) {
+  for (const char* flag : {"-h", "--help"}) {
+    EXPECT_EQ(run_gpipe({flag}).exit_code, 0);
+    EXPECT_LE(longest_line(run_gpipe({flag}).out), 80u);
+    for (const std::string command : kCommands) {
+      const Outcome outcome = run_gpipe({command, flag});
+      EXPECT_EQ(outcome.exit_code, 0) << command;
+      EXPECT_EQ(outcome.err, "") << command;
+      EXPECT_THAT(outcome.out, HasSubstr("Usage: gpipe " + command));
+      EXPECT_THAT(outcome.out, HasSubstr("Examples:\n  gpipe "));
+      EXPECT_LE(longest_line(outcome.out), 80u) << outcome.out;
+    }
+  }
+}
+
+TEST(Command, HelpSaysThatStagesAreWorkersAndChunksMultiplyThem) {
+  EXPECT_THAT(run_gpipe({"schedule", "--help"}).out, HasSubstr("K x V stages"));
+}
+
+TEST(Command, PrintsItsVersion) {
+  const Outcome outcome = run_gpipe({"--version"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("gpipe 0."));
+}
+
+TEST(Command, AnswersAnUnknownCommandWithTheNearestOne) {
+  expect_bad_usage(run_gpipe({"shedule", "gpipe"}), "unknown command 'shedule'", "did you mean 'schedule'?");
+  expect_bad_usage(run_gpipe({"simulat"}), "unknown command 'simulat'", "did you mean 'simulate'?");
+}
+
+TEST(Command, ListsTheCommandsWhenNoneIsNear) {
+  const Outcome outcome = run_gpipe({"frobnicate"});
+  expect_bad_usage(outcome, "unknown command 'frobnicate'", "the commands are schedule, check, simulate, plan, doctor");
+  EXPECT_THAT(outcome.err, Not(HasSubstr("did you mean")));
+}
+
+TEST(Command, AnswersAnUnknownOptionWithTheNearestOne) {
+  expect_bad_usage(run_gpipe({"schedule", "gpipe", "--stage", "4", "--micro-batches", "8"}),
+                   "unknown option '--stage' of 'gpipe schedule'", "did you mean '--stages'?");
+  expect_bad_usage(run_gpipe({"simulate", "1f1b", "--stages", "4", "--microbatches=8"}),
+                   "unknown option '--microbatches'", "did you mean '--micro-batches'?");
+  expect_bad_usage(run_gpipe({"check", "-", "--cannonical"}), "unknown option '--cannonical'", "'--canonical'");
+  expect_bad_usage(run_gpipe({"plan", "--memory-limt", "2GiB"}), "unknown option '--memory-limt'", "'--memory-limit'");
+  expect_bad_usage(run_gpipe({"doctor", "-x"}), "unknown option '-x' of 'gpipe doctor'", "gpipe doctor --help");
+}
+
+TEST(Command, SaysThatOptionsComeAfterTheCommand) {
+  expect_bad_usage(run_gpipe({"--json", "simulate", "1f1b"}), "unknown option '--json' of 'gpipe'",
+                   "those of a command come after its name");
+}
+
+TEST(Command, RefusesAnArgumentTooMany) {
+  expect_bad_usage(run_gpipe({"schedule", "gpipe", "1f1b", "--stages", "2", "--micro-batches", "2"}),
+                   "unexpected argument '1f1b'", "gpipe schedule --help");
+  expect_bad_usage(run_gpipe({"check", "a", "b"}), "unexpected argument 'b'", "gpipe check --help");
+  expect_bad_usage(run_gpipe({"doctor", "now"}), "unexpected argument 'now'", "gpipe doctor --help");
+}
+
+TEST(Command, RefusesAnOptionWithoutItsValueOrGivenTwice) {
+  expect_bad_usage(run_gpipe({"schedule", "gpipe", "--stages"}), "--stages needs a value", "--help");
+  expect_bad_usage(run_gpipe({"schedule", "gpipe", "--stages", "2", "--stages", "3"}),
+                   "--stages is given more than once", "--help");
+}
+
+TEST(Command, MakesControlCharactersInMessagesVisible) {
+  const Outcome outcome = run_gpipe({"check", "\x1b[31mfile"});
+  expect_bad_usage(outcome, "\\x1b[31mfile", "name a file");
+  EXPECT_THAT(outcome.err, Not(HasSubstr("\x1b")));
+}
+
+TEST(Command, FailsWhenStandardOutputIsFull) {
+  for (const Arguments& arguments : {Arguments{"schedule", "1f1b", "--stages", "4", "--micro-batches", "8"},
+                                     Arguments{"schedule", "gpipe", "--stages", "4", "--micro-batches", "9000"},
+                                     Arguments{"--help"}, Arguments{"--version"}}) {
+    const Outcome outcome = run_gpipe_into("/dev/full", arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << arguments.front();
+    EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output: No space left on device"));
+  }
+}
+
+TEST(Command, SaysNothingWhenItsReaderGoesAway) {
+  const TemporaryFolder folder;
+  const std::string line = "gpipe_command schedule gpipe --stages 4 --micro-batches 20000 2> " + folder.path("err") +
+                           " | head -c 10 > " + folder.path("out");
+  const std::string script = "gpipe_command() { \"" GPIPE_COMMAND "\" \"$@\"; }\n";
+  EXPECT_EQ(std::system((script + line).c_str()), 0);
+  EXPECT_EQ(read_file(folder.path("out")), "F0 F1 F2 F");
+  EXPECT_EQ(read_file(folder.path("err")), "");
+  // The same where a parent has SIGPIPE ignored, so that the write fails instead.
+  EXPECT_EQ(std::system((script + "trap '' PIPE\n" + line).c_str()), 0);
+  EXPECT_EQ(read_file(folder.path("err")), "");
+}
+
+TEST(Command, StartsWithinATenthOfASecond) {
+  run_gpipe({"--version"});  // from the disk
+  auto least = std::chrono::steady_clock::duration::max();
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_EQ(run_gpipe({"schedule", "1f1b", "--stages", "4", "--micro-batches", "8"}).exit_code, 0);
+    least = std::min(least, std::chrono::steady_clock::now() - start);
+  }
+  EXPECT_LT(least, std::chrono::milliseconds(100));
+}
+
+}  // namespace
+}  // namespace gpipe::cli

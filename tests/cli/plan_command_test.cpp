@@ -1,0 +1,169 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "run_command.h"
+
+namespace gpipe::cli {
+namespace {
+
+using nlohmann::json;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+// Layers of 1, 2, 3, ... seconds forward, twice that backward, and MiB to match.
+std::string make_profile(int num_layers) {
+  json profile = {{"layers", json::array()}, {"skips", json::array()}};
+  for (int layer = 0; layer < num_layers; ++layer) {
+    profile["layers"].push_back({{"name", "layer" + std::to_string(layer)},
+                                 {"forward_seconds", layer + 1},
+                                 {"backward_seconds", 2 * (layer + 1)},
+                                 {"parameter_bytes", 1 << 20},
+                                 {"activation_bytes", 4 << 20},
+                                 {"output_bytes", 1 << 10}});
+  }
+  return profile.dump();
+}
+
+class PlanCommand : public ::testing::Test {
+ protected:
+  Outcome run(const Arguments& more) const {
+    Arguments arguments = {"plan", "--profile", profile_, "--stages", "2", "--micro-batches", "4"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments);
+  }
+  json run_json(Arguments more) const {
+    more.emplace_back("--json");
+    const Outcome outcome = run(more);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return json::parse(outcome.out);
+  }
+
+  TemporaryFolder folder_;
+  std::string profile_ = folder_.write("profile.json", make_profile(4));
+};
+
+TEST_F(PlanCommand, PrintsATableOfStages) {
+  const Outcome outcome = run({});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  for (const char* part : {"1f1b", "2 workers", "4 layers", "layer0  layer2", "layer3  layer3", "####", "makespan",
+                           "simulated", "bubble", "memory", "on worker 0"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(part));
+  }
+  EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
+}
+
+TEST_F(PlanCommand, PrintsOneJsonObject) {
+  const json plan = run_json({});
+  EXPECT_EQ(plan["layers_per_stage"], json({3, 1}));  // 18 | 12 seconds
+  ASSERT_EQ(plan["stages"].size(), 2u);
+  EXPECT_EQ(plan["stages"][0]["layers"], json({"layer0", "layer2"}));
+  EXPECT_EQ(plan["stages"][1]["layers"], json({"layer3", "layer3"}));
+  EXPECT_DOUBLE_EQ(plan["stages"][0]["seconds"], 18);
+  EXPECT_GT(plan["stages"][0]["bytes"], plan["stages"][1]["bytes"]);
+  EXPECT_DOUBLE_EQ(plan["makespan"], 18 + 12 + 3 * 18);
+  EXPECT_DOUBLE_EQ(plan["simulated_makespan"], 78);  // worker 0 is busy for 72 and waits once, for 4 + 8 - 6
+  EXPECT_GT(plan["bubble_fraction"], 0);
+  EXPECT_EQ(plan["schedule"], "1f1b");
+}
+
+TEST_F(PlanCommand, FitsTheTerminalByShorteningNames) {
+  json profile = json::parse(make_profile(4));
+  for (json& layer : profile["layers"]) layer["name"] = std::string(60, 'x') + layer["name"].get<std::string>();
+  folder_.write("profile.json", profile.dump());
+  for (const int columns : {80, 120, 200}) {
+    const Outcome outcome =
+        run_gpipe_on_terminal({"plan", "--profile", profile_, "--stages", "2", "--micro-batches", "4"}, columns);
+    EXPECT_THAT(outcome.out, HasSubstr("xlayer3  "));
+    EXPECT_LE(longest_line(outcome.out), static_cast<std::size_t>(columns)) << outcome.out;
+  }
+}
+
+TEST_F(PlanCommand, PlansForASchedule) {
+  const json plan = run_json({"--schedule", "zb-v"});
+  EXPECT_EQ(plan["schedule"], "zb-v");
+  EXPECT_EQ(plan["layers_per_stage"], json({1, 1, 1, 1}));
+  EXPECT_EQ(plan["chunks"], 2);
+  EXPECT_EQ(run({"--schedule", "zbv"}).exit_code, 2);
+  EXPECT_THAT(run({"--schedule", "zbv"}).err, HasSubstr("did you mean zb-v?"));
+}
+
+TEST_F(PlanCommand, RecomputeTradesTimeForBytes) {
+  const json kept = run_json({"--schedule", "gpipe"});
+  const json recomputed = run_json({"--schedule", "gpipe", "--recompute", "always"});
+  EXPECT_GT(recomputed["makespan"], kept["makespan"]);
+  EXPECT_LT(recomputed["stages"][0]["bytes"], kept["stages"][0]["bytes"]);
+}
+
+TEST_F(PlanCommand, GivesASlowWorkerLess) {
+  EXPECT_EQ(run_json({"--worker-speed", "0.1,1"})["layers_per_stage"], json({1, 3}));
+  EXPECT_EQ(run({"--worker-speed", "1,1,1"}).exit_code, 2);
+  EXPECT_THAT(run({"--worker-speed", "1,0"}).err, HasSubstr("--worker-speed: '0' is not a number above 0"));
+}
+
+TEST_F(PlanCommand, TakesAnObjective) {
+  EXPECT_EQ(run_json({"--objective", "slowest-stage"})["layers_per_stage"], json({3, 1}));
+  EXPECT_THAT(run({"--objective", "makespam"}).err, HasSubstr("did you mean 'makespan'?"));
+}
+
+TEST_F(PlanCommand, OptimizerStateCountsAsMemory) {
+  EXPECT_GT(run_json({"--optimizer-slots", "2"})["stages"][0]["bytes"],
+            run_json({"--optimizer-slots", "0"})["stages"][0]["bytes"]);
+}
+
+TEST_F(PlanCommand, SaysHowMuchMemoryIsMissingAndHowManyStagesWouldDo) {
+  EXPECT_EQ(run({"--memory-limit", "1GiB"}).exit_code, 0);
+  const Outcome outcome = run({"--memory-limit", "16MiB"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(outcome.err, StartsWith("gpipe: "));
+  EXPECT_THAT(outcome.err, HasSubstr("MiB"));
+  EXPECT_THAT(outcome.err, HasSubstr("--stages"));
+  const Outcome hopeless = run({"--memory-limit", "1B"});
+  EXPECT_EQ(hopeless.exit_code, 1);
+  EXPECT_THAT(hopeless.err, HasSubstr("no number of stages"));
+  EXPECT_THAT(hopeless.err, Not(HasSubstr("--stages")));
+}
+
+TEST_F(PlanCommand, ReadsTheProfileFromStandardInput) {
+  const Outcome outcome =
+      run_gpipe({"plan", "--profile", "-", "--stages", "2", "--micro-batches", "4"}, make_profile(4));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, run({}).out);
+}
+
+TEST_F(PlanCommand, RefusesProfilesThatAreNone) {
+  for (const char* content : {"", "{", "[]", "{\"layers\": []}", "{\"layers\": 3}",
+                              "\x7f"
+                              "ELF"}) {
+    const std::string file = folder_.write("bad.json", content);
+    const Outcome outcome = run_gpipe({"plan", "--profile", file, "--stages", "2", "--micro-batches", "4"});
+    EXPECT_EQ(outcome.exit_code, 2) << content;
+    EXPECT_THAT(outcome.err, HasSubstr(file)) << content;
+  }
+}
+
+TEST_F(PlanCommand, RefusesMoreStagesThanLayers) {
+  const Outcome outcome = run_gpipe({"plan", "--profile", profile_, "--stages", "5", "--micro-batches", "4"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("5"));
+}
+
+TEST_F(PlanCommand, SaysWhatIsMissing) {
+  EXPECT_THAT(run_gpipe({"plan"}).err, HasSubstr("--profile is missing"));
+  EXPECT_THAT(run_gpipe({"plan", "--profile", profile_}).err, HasSubstr("--stages is missing"));
+  EXPECT_THAT(run({"--memory-limit", "-2GiB"}).err, HasSubstr("--memory-limit: '-2GiB' is below 0"));
+}
+
+TEST_F(PlanCommand, MakesControlCharactersInLayerNamesVisible) {
+  json profile = json::parse(make_profile(4));
+  profile["layers"][0]["name"] = "\x1b[31mred";
+  folder_.write("profile.json", profile.dump());
+  EXPECT_THAT(run({}).out, HasSubstr("\\x1b[31mred"));
+}
+
+}  // namespace
+}  // namespace gpipe::cli

@@ -1,0 +1,47 @@
+// Runs the real gpipe command and keeps what it printed.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpipe::cli {
+
+struct Outcome {
+  int exit_code = -1;  // 128 + the signal for a command that a signal ended
+  std::string out;
+  std::string err;
+};
+
+using Arguments = std::vector<std::string>;
+
+// Standard input holds `input`; `environment` has entries such as "PATH=/bin" that replace those of this process.
+Outcome run_gpipe(const Arguments& arguments, const std::string& input = "", const Arguments& environment = {});
+
+// The same with standard output sent to an existing file, such as /dev/full; `out` stays empty.
+Outcome run_gpipe_into(const std::string& output_path, const Arguments& arguments);
+
+// The same on a terminal of `columns`; `out` is what it shows.
+Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arguments& environment = {});
+
+// A new folder, removed with all it holds at the end of the test.
+class TemporaryFolder {
+ public:
+  TemporaryFolder();
+  ~TemporaryFolder();
+  TemporaryFolder(const TemporaryFolder&) = delete;
+  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
+
+  std::string path(const std::string& name) const { return path_ + "/" + name; }
+  // Returns the path.
+  std::string write(const std::string& name, const std::string& content) const;
+
+ private:
+  std::string path_;
+};
+
+std::string read_file(const std::string& path);
+
+// Bytes of the longest line.
+std::size_t longest_line(const std::string& text);
+
+}  // namespace gpipe::cli

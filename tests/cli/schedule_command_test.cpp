@@ -1,0 +1,209 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gpipe/schedule/registry.h"
+#include "run_command.h"
+
+namespace gpipe::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::StartsWith;
+
+Arguments schedule(const std::string& name, const Arguments& more = {}) {
+  Arguments arguments = {"schedule", name, "--stages", "4", "--micro-batches", "8"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return arguments;
+}
+
+TEST(ScheduleCommand, PrintsOneLineAWorker) {
+  const Outcome outcome = run_gpipe({"schedule", "gpipe", "--stages", "2", "--micro-batches", "2"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_EQ(outcome.out, "F0 F1 B0 B1\nF0 F1 B0 B1\n");
+  EXPECT_EQ(outcome.err, "");
+}
+
+TEST(ScheduleCommand, PrintsCsv) {
+  EXPECT_EQ(run_gpipe({"schedule", "gpipe", "--stages", "2", "--micro-batches", "2", "--format", "csv"}).out,
+            "0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n");
+}
+
+TEST(ScheduleCommand, PrintsTheBackwardOrderOfThePaper) {
+  const Arguments arguments = {"schedule", "gpipe", "--stages", "1", "--micro-batches", "3", "--descending"};
+  EXPECT_EQ(run_gpipe(arguments).out, "F0 F1 F2 B2 B1 B0\n");
+  Arguments with_recompute = arguments;
+  with_recompute.insert(with_recompute.end(), {"--recompute", "always"});
+  EXPECT_EQ(run_gpipe(with_recompute).out, "F0 F1 F2 B2 R1 B1 R0 B0\n");
+}
+
+TEST(ScheduleCommand, DescendingIsForGpipeOnly) {
+  const Outcome outcome = run_gpipe(schedule("1f1b", {"--descending"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--descending is an order of 'gpipe' only, not of '1f1b'"));
+}
+
+TEST(ScheduleCommand, InsertsRecompute) {
+  const Arguments arguments = {"schedule", "gpipe", "--stages", "1", "--micro-batches", "2", "--recompute"};
+  const auto with = [&arguments](const char* mode) {
+    Arguments all = arguments;
+    all.emplace_back(mode);
+    return run_gpipe(all);
+  };
+  EXPECT_EQ(with("always").out, "F0 F1 R0 B0 R1 B1\n");
+  EXPECT_EQ(with("except-last").out, "F0 F1 R0 B0 B1\n");
+  EXPECT_EQ(with("never").out, "F0 F1 B0 B1\n");
+  EXPECT_EQ(with("allways").exit_code, 2);
+  EXPECT_THAT(with("allways").err, HasSubstr("did you mean always?"));
+}
+
+TEST(ScheduleCommand, ChunksMultiplyTheStages) {
+  const Outcome outcome = run_gpipe(schedule("interleaved", {"--chunks", "3", "--format", "csv"}));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("11F0"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("12F0")));
+}
+
+TEST(ScheduleCommand, RefusesChunksAScheduleCannotTake) {
+  const Outcome outcome = run_gpipe(schedule("1f1b", {"--chunks", "2"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("interleaved"));
+}
+
+TEST(ScheduleCommand, EveryNameInEveryFormatIsProvenByCheck) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    for (const char* format : {"text", "csv"}) {
+      for (const char* recompute : {"never", "always"}) {
+        const Outcome printed = run_gpipe(schedule(info.name, {"--format", format, "--recompute", recompute}));
+        EXPECT_EQ(printed.exit_code, 0) << info.name << printed.err;
+        const Outcome checked = run_gpipe({"check", "-", "--canonical"}, printed.out);
+        EXPECT_EQ(checked.exit_code, 0) << info.name << " " << format << "\n" << checked.out << checked.err;
+        EXPECT_THAT(checked.out, HasSubstr("4 workers"));
+        EXPECT_THAT(checked.out, HasSubstr("8 micro-batches"));
+      }
+    }
+  }
+}
+
+TEST(ScheduleCommand, ListsEveryNameWithItsSummary) {
+  const Outcome outcome = run_gpipe({"schedule", "--list"});
+  EXPECT_EQ(outcome.exit_code, 0);
+  for (const char* name :
+       {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "forward"}) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("\n") + name + " "));
+  }
+  for (const ScheduleInfo& info : schedule_registry()) EXPECT_THAT(outcome.out, HasSubstr(info.summary));
+}
+
+TEST(ScheduleCommand, AnswersAnUnknownNameWithTheNearestOne) {
+  const Outcome outcome = run_gpipe(schedule("gpip"));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean gpipe?"));
+  EXPECT_EQ(outcome.out, "");
+  EXPECT_THAT(run_gpipe({"schedule", "interleavd"}).err, HasSubstr("did you mean interleaved?"));
+}
+
+TEST(ScheduleCommand, SaysWhatIsMissing) {
+  EXPECT_THAT(run_gpipe({"schedule"}).err, HasSubstr("which schedule?"));
+  EXPECT_THAT(run_gpipe({"schedule", "gpipe"}).err, HasSubstr("--stages is missing"));
+  EXPECT_THAT(run_gpipe({"schedule", "gpipe", "--stages", "2"}).err, HasSubstr("--micro-batches is missing"));
+  EXPECT_EQ(run_gpipe({"schedule", "gpipe", "--stages", "2"}).exit_code, 2);
+}
+
+TEST(ScheduleCommand, RefusesCountsThatAreNone) {
+  for (const char* count : {"0", "-3", "abc", "1e9", "99999999999", ""}) {
+    const Outcome outcome = run_gpipe({"schedule", "gpipe", "--stages", count, "--micro-batches", "8"});
+    EXPECT_EQ(outcome.exit_code, 2) << count;
+    EXPECT_THAT(outcome.err, HasSubstr("--stages: '" + std::string(count) + "' is not a whole number")) << count;
+  }
+}
+
+TEST(ScheduleCommand, RefusesGiganticSchedulesBeforeMakingThem) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    const Outcome outcome =
+        run_gpipe({"schedule", info.name, "--stages", "2000000000", "--micro-batches", "2000000000"});
+    EXPECT_EQ(outcome.exit_code, 2) << info.name;
+    EXPECT_THAT(outcome.err, HasSubstr("limit is 134217728")) << info.name;
+  }
+}
+
+TEST(ScheduleCommand, DrawsAPlainGanttOf100ColumnsWhenPiped) {
+  const Outcome outcome = run_gpipe(schedule("1f1b", {"--format", "gantt"}));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("makespan 33"));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
+  const Outcome painted = run_gpipe(schedule("1f1b", {"--format", "gantt", "--color", "always"}));
+  EXPECT_THAT(painted.out, HasSubstr("\x1b["));
+}
+
+TEST(ScheduleCommand, PaintsTheGanttOnATerminalUnlessToldNotTo) {
+  const Arguments gantt = schedule("1f1b", {"--format", "gantt"});
+  EXPECT_THAT(run_gpipe_on_terminal(gantt, 80).out, HasSubstr("\x1b["));
+  EXPECT_THAT(run_gpipe_on_terminal(gantt, 80, {"NO_COLOR=1"}).out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(run_gpipe_on_terminal(gantt, 80, {"TERM=dumb"}).out, Not(HasSubstr("\x1b")));
+  EXPECT_THAT(run_gpipe_on_terminal(schedule("1f1b", {"--format", "gantt", "--color", "never"}), 80).out,
+              Not(HasSubstr("\x1b")));
+}
+
+TEST(ScheduleCommand, TheGanttFillsTheWidthOfTheTerminal) {
+  const auto width = [](int columns, const Arguments& environment) {
+    const Outcome outcome = run_gpipe_on_terminal(
+        {"schedule", "1f1b", "--stages", "2", "--micro-batches", "300", "--format", "gantt", "--color", "never"},
+        columns, environment);
+    const std::size_t row = outcome.out.find("\n0 |");
+    return outcome.out.find_first_of("\r\n", row + 1) - row - 1;
+  };
+  EXPECT_EQ(width(80, {}), 80u);
+  EXPECT_EQ(width(160, {}), 160u);
+  EXPECT_EQ(width(0, {"COLUMNS=120"}), 120u);
+  EXPECT_EQ(width(0, {"COLUMNS=wide"}), 100u);
+}
+
+TEST(ScheduleCommand, DrawsASvg) {
+  const Outcome outcome = run_gpipe(schedule("zb-v", {"--format", "svg"}));
+  EXPECT_EQ(outcome.exit_code, 0);
+  EXPECT_THAT(outcome.out, HasSubstr("<svg"));
+  EXPECT_THAT(outcome.out, HasSubstr("</svg>"));
+}
+
+TEST(ScheduleCommand, AnswersAnUnknownFormatWithTheNearestOne) {
+  const Outcome outcome = run_gpipe(schedule("gpipe", {"--format", "gannt"}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--format: 'gannt' is not one of text, csv, gantt, svg; did you mean 'gantt'?"));
+  EXPECT_THAT(run_gpipe(schedule("gpipe", {"--color", "alway"})).err, HasSubstr("did you mean 'always'?"));
+}
+
+TEST(ScheduleCommand, WritesAFileAndNeverOverwritesItUnasked) {
+  const TemporaryFolder folder;
+  const std::string file = folder.path("schedule.txt");
+  const Outcome first = run_gpipe(schedule("gpipe", {"--output", file}));
+  EXPECT_EQ(first.exit_code, 0);
+  EXPECT_EQ(first.out, "");
+  EXPECT_THAT(read_file(file), StartsWith("F0 F1 F2 F3 F4 F5 F6 F7 B0"));
+
+  const Outcome second = run_gpipe(schedule("1f1b", {"--output", file}));
+  EXPECT_EQ(second.exit_code, 2);
+  EXPECT_THAT(second.err, HasSubstr(file));
+  EXPECT_THAT(second.err, HasSubstr("--force"));
+  EXPECT_THAT(read_file(file), StartsWith("F0 F1 F2 F3 F4 F5 F6 F7 B0"));
+
+  EXPECT_EQ(run_gpipe(schedule("1f1b", {"--output", file, "--force"})).exit_code, 0);
+  EXPECT_THAT(read_file(file), StartsWith("F0 F1 F2 F3 B0"));
+}
+
+TEST(ScheduleCommand, NamesTheFileItCannotWrite) {
+  const TemporaryFolder folder;
+  for (const std::string& path : {folder.path("no/such/folder"), folder.path("")}) {
+    const Outcome outcome = run_gpipe(schedule("gpipe", {"--output", path, "--force"}));
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("cannot write '" + path + "'"));
+  }
+  const Outcome full = run_gpipe(schedule("gpipe", {"--output", "/dev/full"}));
+  EXPECT_EQ(full.exit_code, 2);
+  EXPECT_THAT(full.err, HasSubstr("No space left on device"));
+}
+
+}  // namespace
+}  // namespace gpipe::cli

@@ -1,0 +1,111 @@
+// A second opinion on partitions: every one is tried, and costs are written out from the definition in partition.h.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "gpipe/plan/partition.h"
+
+namespace gpipe::test {
+
+struct Verdict {
+  std::vector<int> layers_per_stage;  // empty if nothing fits
+  double slowest = 0;
+  double sum = 0;
+  std::int64_t least_fullest_bytes = std::numeric_limits<std::int64_t>::max();
+};
+
+inline double message_seconds(const PartitionOptions& options, std::int64_t bytes) {
+  return options.link.latency_seconds + static_cast<double>(bytes) / options.link.bytes_per_second;
+}
+
+inline double stage_seconds(const Profile& profile, const PartitionOptions& options, int stage, int begin, int end) {
+  const int num_layers = static_cast<int>(profile.layers.size());
+  const double share = !options.recompute_share.empty() ? options.recompute_share[stage] : options.recompute ? 1 : 0;
+  double compute = 0;
+  for (int layer = begin; layer < end; ++layer) {
+    compute += profile.layers[layer].forward_seconds + share * profile.layers[layer].forward_seconds;
+    if (options.backward) compute += profile.layers[layer].backward_seconds;
+  }
+  double messages = 0;
+  if (end < num_layers) messages += message_seconds(options, profile.layers[end - 1].output_bytes);
+  if (begin > 0 && options.backward) messages += message_seconds(options, profile.layers[begin - 1].output_bytes);
+  for (const SkipProfile& skip : profile.skips) {
+    const auto inside = [&](int layer) { return begin <= layer && layer < end; };
+    if (inside(skip.from) && !inside(skip.to)) messages += message_seconds(options, skip.bytes);
+    if (inside(skip.to) && !inside(skip.from) && options.backward) messages += message_seconds(options, skip.bytes);
+  }
+  return compute / (options.worker_speed.empty() ? 1 : options.worker_speed[stage]) + messages;
+}
+
+inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, const std::vector<Live>& live, int begin,
+                                int end) {
+  std::int64_t weights = 0;
+  std::int64_t activations = 0;
+  std::int64_t inputs = begin > 0 ? profile.layers[begin - 1].output_bytes : 0;
+  for (int layer = begin; layer < end; ++layer) {
+    weights += profile.layers[layer].parameter_bytes * (2 + optimizer_slots);
+    activations += profile.layers[layer].activation_bytes;
+  }
+  for (const SkipProfile& skip : profile.skips) {
+    if (skip.from < begin && begin <= skip.to && skip.to < end) inputs += skip.bytes;
+  }
+  std::int64_t peak = 0;
+  for (const Live& held : live) peak = std::max(peak, held.activations * activations + held.inputs * inputs);
+  return weights + peak;
+}
+
+// Calls visit(layers_per_stage) for every way to cut the layers into stages, the shortest first stages first.
+template <typename Visit>
+void for_each_partition(int num_layers, int num_stages, std::vector<int>& layers_per_stage, const Visit& visit) {
+  if (num_stages == 1) {
+    layers_per_stage.push_back(num_layers);
+    visit(layers_per_stage);
+    layers_per_stage.pop_back();
+    return;
+  }
+  for (int size = 1; size <= num_layers - (num_stages - 1); ++size) {
+    layers_per_stage.push_back(size);
+    for_each_partition(num_layers - size, num_stages - 1, layers_per_stage, visit);
+    layers_per_stage.pop_back();
+  }
+}
+
+// REQUIRES: seconds that add up without rounding; options.live is set.
+inline Verdict try_all(const Profile& profile, const PartitionOptions& options) {
+  Verdict verdict;
+  using Rank = std::tuple<double, double, double, double>;
+  Rank least;
+  std::vector<int> sizes;
+  for_each_partition(
+      static_cast<int>(profile.layers.size()), options.num_stages, sizes, [&](const std::vector<int>& tried) {
+        double sum = 0, slowest = 0, squares = 0;
+        std::int64_t fullest = 0;
+        int begin = 0;
+        for (int stage = 0; stage < options.num_stages; ++stage) {
+          const int end = begin + tried[stage];
+          const double seconds = stage_seconds(profile, options, stage, begin, end);
+          sum += seconds;
+          slowest = std::max(slowest, seconds);
+          squares += seconds * seconds;
+          fullest = std::max(fullest, stage_bytes(profile, options.optimizer_slots, options.live[stage], begin, end));
+          begin = end;
+        }
+        verdict.least_fullest_bytes = std::min(verdict.least_fullest_bytes, fullest);
+        if (options.memory_limit_bytes && fullest > *options.memory_limit_bytes) return;
+        const double makespan = sum + (options.num_micro_batches - 1) * slowest;
+        const Rank rank = {options.objective == Objective::kMakespan ? makespan : slowest, slowest, sum, squares};
+        if (!verdict.layers_per_stage.empty() && !(rank < least)) return;
+        least = rank;
+        verdict.layers_per_stage = tried;
+        verdict.slowest = slowest;
+        verdict.sum = sum;
+      });
+  return verdict;
+}
+
+}  // namespace gpipe::test

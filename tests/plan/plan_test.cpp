@@ -1,0 +1,278 @@
+// The plan takes from the schedule what the partition has to know, and tells the simulator what the stages cost.
+#include "gpipe/plan/plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/liveness.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+Profile equal_layers(int num_layers) {
+  Profile profile;
+  for (int index = 0; index < num_layers; ++index) {
+    LayerProfile layer;
+    layer.name = "layer" + std::to_string(index);
+    layer.forward_seconds = 1;
+    layer.backward_seconds = 2;
+    layer.parameter_bytes = 10;
+    layer.activation_bytes = 100;
+    layer.output_bytes = 1000;
+    profile.layers.push_back(layer);
+  }
+  return profile;
+}
+
+PlanOptions options_for(int num_stages, int num_micro_batches, const std::string& schedule = "1f1b") {
+  PlanOptions options;
+  options.num_stages = num_stages;
+  options.num_micro_batches = num_micro_batches;
+  options.schedule = schedule;
+  return options;
+}
+
+std::vector<std::int64_t> bytes(const Plan& plan) {
+  std::vector<std::int64_t> result;
+  for (const PartitionStage& stage : plan.partition.stages) result.push_back(stage.bytes);
+  return result;
+}
+
+std::vector<double> seconds(const Plan& plan) {
+  std::vector<double> result;
+  for (const PartitionStage& stage : plan.partition.stages) result.push_back(stage.seconds);
+  return result;
+}
+
+template <typename Error = InvalidArgument>
+std::string refusal(const Profile& profile, const PlanOptions& options) {
+  try {
+    plan(profile, options);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST(Plan, CountsTheMicroBatchesThatTheScheduleHolds) {
+  const Profile profile = equal_layers(4);
+  // 10 · (2 + 2) bytes of weights, and 100 for each micro-batch held.
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "gpipe"))), Each(40 + 800));
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "1f1b"))), ElementsAre(440, 340, 240, 140));
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "forward"))), Each(40 + 100));
+}
+
+TEST(Plan, CountsTheForwardsThatTheScheduleRepeats) {
+  const Profile profile = equal_layers(2);
+  PlanOptions options = options_for(2, 4, "gpipe");
+  EXPECT_THAT(seconds(plan(profile, options)), ElementsAre(3, 3));
+  options.recompute = Recompute::kAlways;
+  EXPECT_THAT(seconds(plan(profile, options)), ElementsAre(4, 4));
+  EXPECT_THAT(bytes(plan(profile, options)), ElementsAre(40 + 100, 40 + 100 + 4 * 1000));
+  options.recompute = Recompute::kExceptLast;
+  EXPECT_THAT(seconds(plan(profile, options)), ElementsAre(3.75, 3.75));
+  // The last stage of 1F1B runs each backward right behind its forward: nothing to recompute.
+  options.schedule = "1f1b";
+  options.recompute = Recompute::kAlways;
+  EXPECT_THAT(seconds(plan(profile, options)), ElementsAre(4, 3));
+}
+
+TEST(Plan, CountsTheBackwardThatTheScheduleRuns) {
+  Profile profile = equal_layers(2);
+  for (LayerProfile& layer : profile.layers) {
+    layer.input_grad_seconds = 1.5;
+    layer.weight_grad_seconds = 2.5;
+  }
+  EXPECT_THAT(seconds(plan(profile, options_for(2, 4, "1f1b"))), ElementsAre(3, 3));
+  EXPECT_THAT(seconds(plan(profile, options_for(2, 4, "zb-h1"))), ElementsAre(5, 5));
+  EXPECT_THAT(seconds(plan(profile, options_for(2, 4, "forward"))), ElementsAre(1, 1));
+}
+
+TEST(Plan, PutsTheStagesOfASlowWorkerWhereTheScheduleDoes) {
+  PlanOptions options = options_for(2, 8, "interleaved");
+  options.worker_speed = {1, 0.25};
+  // Stages 1 and 3 are on the slow worker.
+  EXPECT_THAT(plan(equal_layers(10), options).layers_per_stage, ElementsAre(4, 1, 4, 1));
+  options.schedule = "zb-v";  // 1 and 2 are
+  const Plan found = plan(equal_layers(10), options);
+  EXPECT_THAT(found.layers_per_stage, ElementsAre(4, 1, 1, 4));
+  EXPECT_EQ(found.chunks, 2);
+  EXPECT_THAT(found.costs.worker_speed, ElementsAre(1, 0.25));
+}
+
+TEST(Plan, EachStageOfAWorkerGetsAnEqualPartOfItsMemory) {
+  PlanOptions options = options_for(2, 1, "looped-bfs");
+  options.memory_limit_bytes = 560;  // two layers a stage need 280 bytes
+  EXPECT_THAT(plan(equal_layers(8), options).layers_per_stage, Each(2));
+  options.memory_limit_bytes = 558;
+  try {
+    plan(equal_layers(8), options);
+    FAIL() << "two layers do not fit half of 558 bytes";
+  } catch (const InfeasibleError& error) {
+    EXPECT_EQ(error.missing_bytes(), 1);
+    EXPECT_EQ(error.smallest_num_stages(), 4);
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("8 layers into 4 stages"), HasSubstr("279 bytes a stage"), HasSubstr("on 4 workers"),
+                      HasSubstr("looped-bfs"), HasSubstr("1/2 of the worker's limit of 558 bytes")));
+  }
+}
+
+TEST(Plan, TheNumberOfStagesThatFitsFollowsTheSchedule) {
+  // Two stages hold 2 and 1 micro-batches: one layer and three need 40 + 200 and 120 + 300 bytes, which is the best.
+  // Three hold 3, 2 and 1: 40 + 300, 40 + 200, 80 + 200.
+  PlanOptions options = options_for(2, 8);
+  options.memory_limit_bytes = 419;
+  try {
+    plan(equal_layers(4), options);
+    FAIL() << "the last stage needs 420 bytes";
+  } catch (const InfeasibleError& error) {
+    EXPECT_EQ(error.missing_bytes(), 1);
+    EXPECT_EQ(error.smallest_num_stages(), 3);
+  }
+  options.schedule = "gpipe";  // 8 micro-batches everywhere
+  EXPECT_THAT(refusal<InfeasibleError>(equal_layers(4), options), HasSubstr("no number of stages fits"));
+}
+
+TEST(Plan, RefusesMoreStagesThanLayersAndNamesTheChunks) {
+  EXPECT_THAT(refusal(equal_layers(3), options_for(4, 1)),
+              AllOf(HasSubstr("1 stage on each of 4 workers"), HasSubstr("3 layers"), HasSubstr("at most 3 workers")));
+  EXPECT_THAT(refusal(equal_layers(7), options_for(4, 1, "zb-v")),
+              AllOf(HasSubstr("2 stages on each of 4 workers"), HasSubstr("8 stages"), HasSubstr("at most 3 workers")));
+}
+
+TEST(Plan, RefusesWhatTheScheduleRefuses) {
+  EXPECT_THAT(refusal(equal_layers(3), options_for(2, 1, "1f1")), HasSubstr("1f1b"));
+  EXPECT_NE(refusal(equal_layers(3), options_for(0, 1)), "not refused");
+  EXPECT_NE(refusal(equal_layers(3), options_for(2, 0)), "not refused");
+  PlanOptions options = options_for(2, 1);
+  options.worker_speed = {1, 1, 1};
+  EXPECT_THAT(refusal(equal_layers(3), options), HasSubstr("worker_speed has 3 entries for 2 workers"));
+}
+
+std::int64_t fullest_worker(const Plan& plan, const PlanOptions& options) {
+  std::vector<StageBytes> stages;
+  for (const StageCosts& costs : plan.costs.stages) {
+    stages.push_back({costs.static_bytes, costs.activation_bytes, costs.input_bytes});
+  }
+  const Schedule schedule =
+      with_recompute(make_schedule(plan.schedule, options.num_stages, options.num_micro_batches), options.recompute);
+  const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stages);
+  return *std::max_element(peaks.begin(), peaks.end());
+}
+
+TEST(Plan, FitsTheLimitOfEveryWorkerForEverySchedule) {
+  int num_plans = 0;
+  for (const ScheduleInfo& info : schedule_registry()) {
+    for (const Recompute mode : {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways}) {
+      PlanOptions options = options_for(3, 7, info.name);
+      options.recompute = mode;
+      Profile profile = equal_layers(20);
+      profile.layers[0].activation_bytes = 0;
+      profile.skips = {{"residual", 3, 12, 50}};
+      const std::int64_t unlimited = fullest_worker(plan(profile, options), options);
+      for (std::int64_t limit = unlimited / 2; limit < 2 * unlimited; limit += unlimited / 10) {
+        options.memory_limit_bytes = limit;
+        try {
+          EXPECT_LE(fullest_worker(plan(profile, options), options), limit) << info.name;
+          ++num_plans;
+        } catch (const InfeasibleError& error) {
+          EXPECT_GT(error.missing_bytes(), 0) << info.name;
+        }
+      }
+    }
+  }
+  EXPECT_GT(num_plans, 200);
+}
+
+TEST(StageCosts, AreTheSumsOfTheirLayers) {
+  Profile profile = equal_layers(5);
+  profile.layers[1].input_grad_seconds = 0.5;
+  profile.layers[2].weight_grad_seconds = 0.25;
+  profile.layers[3].input_grad_seconds = 3;
+  profile.layers[1].output_bytes = 1001;
+  profile.skips = {{"over", 0, 4, 7}, {"into", 1, 2, 8}, {"inside", 2, 3, 9}};
+  const Costs costs = stage_costs(profile, {2, 2, 1}, {0.5, 100}, 1);
+  ASSERT_EQ(costs.stages.size(), 3u);
+  EXPECT_EQ(costs.stages[0].forward_seconds, 2);
+  EXPECT_EQ(costs.stages[0].backward_seconds, 4);
+  EXPECT_EQ(costs.stages[0].recompute_seconds, 2);
+  EXPECT_EQ(costs.stages[0].update_seconds, 0);
+  EXPECT_EQ(costs.stages[0].input_grad_seconds, 1 + 0.5);
+  EXPECT_EQ(costs.stages[0].weight_grad_seconds, 1 + 1.5);
+  EXPECT_EQ(costs.stages[1].input_grad_seconds, 1.75 + 3);
+  EXPECT_EQ(costs.stages[1].weight_grad_seconds, 0.25 + 0);
+  EXPECT_EQ(costs.stages[0].static_bytes, 20 * 3);
+  EXPECT_EQ(costs.stages[0].activation_bytes, 200);
+  EXPECT_EQ(costs.stages[0].input_bytes, 0);
+  EXPECT_EQ(costs.stages[1].input_bytes, 1001 + 8);
+  EXPECT_EQ(costs.stages[2].input_bytes, 1000 + 7);
+  EXPECT_EQ(costs.stages[0].output_bytes, 1001);
+  EXPECT_EQ(costs.stages[2].output_bytes, 1000);
+  EXPECT_EQ(costs.link.latency_seconds, 0.5);
+  EXPECT_EQ(costs.link.bytes_per_second, 100);
+  ASSERT_EQ(costs.routes.skips.size(), 2u);
+  EXPECT_EQ(costs.routes.skips[0].from_stage, 0);
+  EXPECT_EQ(costs.routes.skips[0].to_stage, 2);
+  EXPECT_EQ(costs.routes.skips[1].to_stage, 1);
+  EXPECT_THAT(costs.skip_bytes, ElementsAre(7, 8));
+}
+
+TEST(StageCosts, EndAtTheLargestNumberInsteadOfWrappingAround) {
+  Profile profile = equal_layers(1);
+  profile.layers[0].parameter_bytes = std::numeric_limits<std::int64_t>::max() / 2;
+  EXPECT_EQ(stage_costs(profile, {1}, {}, 2).stages[0].static_bytes, std::numeric_limits<std::int64_t>::max());
+}
+
+TEST(StageCosts, RefuseLayersThatDoNotAddUp) {
+  const auto problem = [](const std::vector<int>& layers_per_stage, int optimizer_slots) -> std::string {
+    try {
+      stage_costs(equal_layers(4), layers_per_stage, {}, optimizer_slots);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "not refused";
+  };
+  EXPECT_THAT(problem({2, 1}, 2), AllOf(HasSubstr("3 layers together (2 + 1)"), HasSubstr("the profile has 4")));
+  EXPECT_THAT(problem({}, 2), HasSubstr("0 layers together"));
+  EXPECT_THAT(problem({5, -1}, 2), HasSubstr("stage 1 has -1 layers"));
+  EXPECT_THAT(problem({4, 0}, 2), HasSubstr("stage 1 has 0 layers"));
+  EXPECT_THAT(problem({2, 2}, -1), HasSubstr("optimizer_slots is -1"));
+}
+
+TEST(Plan, IsWrittenAsOneJsonObject) {
+  PlanOptions options = options_for(2, 4, "gpipe");
+  options.recompute = Recompute::kExceptLast;
+  const Plan found = plan(equal_layers(3), options);
+  EXPECT_EQ(to_json(found), R"({
+  "schedule": "gpipe",
+  "chunks": 1,
+  "num_micro_batches": 4,
+  "recompute": "except-last",
+  "layers_per_stage": [1,2],
+  "stages": [
+    {"layers":1,"seconds":3.75,"bytes":240},
+    {"layers":2,"seconds":7.5,"bytes":3480}
+  ],
+  "slowest_seconds": 7.5,
+  "makespan": 33.75
+}
+)");
+  Plan renamed = found;
+  renamed.schedule = "\"\xff";
+  EXPECT_EQ(nlohmann::json::parse(to_json(renamed))["schedule"], "\"\xef\xbf\xbd");
+}
+
+}  // namespace
+}  // namespace gpipe
