@@ -37,6 +37,23 @@ void add_commands(CLI::App& app, Run& chosen) {
                  "or input."});
 }
 
+bool asks_for_help(const CLI::App& app) {
+  for (const CLI::App* command : app.get_subcommands()) {
+    if (command->get_help_ptr()->count() > 0) return true;
+  }
+  return app.get_help_ptr()->count() > 0;
+}
+
+// Who asks for help gets it, even next to an option that cannot be used.
+void parse(CLI::App& app, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const gpipe::InvalidArgument&) {
+    if (asks_for_help(app)) throw CLI::CallForHelp();
+    throw;
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -44,7 +61,7 @@ int main(int argc, char** argv) {
   Run chosen;
   try {
     add_commands(app, chosen);
-    app.parse(argc, argv);
+    parse(app, argc, argv);
     refuse_unknown_arguments(app);
     if (!chosen) {
       std::fputs(app.help().c_str(), stderr);

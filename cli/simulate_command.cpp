@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -163,6 +163,9 @@ int run_simulate(const SimulateCommand& command) {
   SimulateOptions options;
   options.capacities = make_capacities(command.capacity, schedule, costs.routes);
   const Timeline timeline = simulate(schedule, costs, options);
+  if (!std::isfinite(timeline.num_workers() * timeline.makespan_seconds)) {
+    throw UsageError("the costs add up to more seconds than a number can hold", "give smaller costs");
+  }
   if (!command.trace.empty()) write_output_file(command.trace, to_chrome_trace(timeline), command.force);
   if (!command.svg.empty()) write_output_file(command.svg, to_svg(timeline), command.force);
   GanttOptions gantt;

@@ -43,9 +43,9 @@ std::string suggestion(const std::string& nearest) {
 
 [[noreturn]] void refuse_command(const CLI::App& app, const std::string& argument) {
   const std::vector<std::string> names = command_names(app);
-  throw UsageError(
-      fmt::format("unknown command '{}'", argument),
-      fmt::format("{}the commands are {}", suggestion(nearest_name(argument, names)), fmt::join(names, ", ")));
+  throw UsageError(fmt::format("unknown command '{}'", argument),
+                   fmt::format("{}the commands are {}; 'gpipe --help' explains them",
+                               suggestion(nearest_name(argument, names)), fmt::join(names, ", ")));
 }
 
 [[noreturn]] void refuse_extra(const CLI::App& command, const std::string& argument) {
@@ -58,7 +58,8 @@ std::string suggestion(const std::string& nearest) {
 void refuse_unknown_arguments(const CLI::App& app) {
   const std::vector<CLI::App*> commands = app.get_subcommands();
   for (const CLI::App* command : {commands.empty() ? &app : commands.front(), &app}) {
-    const std::vector<std::string> arguments = command->remaining();
+    std::vector<std::string> arguments = command->remaining();
+    arguments.erase(std::remove(arguments.begin(), arguments.end(), "--"), arguments.end());
     if (arguments.empty()) continue;
     // A mistyped option leaves its value behind as well: the option is the one to name.
     const auto option = std::find_if(arguments.begin(), arguments.end(), is_option);

@@ -11,17 +11,17 @@
 namespace gpipe {
 
 // Note [Ticks]
-// Sums of doubles depend on their order, so "equal" and "least" would depend on rounding: ten equal layers would not cut
-// evenly. The search therefore counts in ticks: each layer's and each message's seconds are rounded once to a whole
+// Sums of doubles depend on their order, so "equal" and "least" would depend on rounding: ten equal layers would not be
+// cut evenly. The search therefore counts in ticks: each layer's and each message's seconds are rounded once to a whole
 // number of ticks, and every sum, difference and comparison of ticks is exact. A tick is the power of two that makes
 // everything together about 2^60 ticks, finer than the rounding of a double that holds the sum. Seconds that are whole
-// numbers are whole numbers of ticks.
+// numbers, and add up to less than 2^60, are whole numbers of ticks.
 using Ticks = std::int64_t;
 
 class IntervalSeconds {
  public:
-  // REQUIRES: `profile` and `options` have passed the checks of `partition`. Throws InvalidArgument if the seconds are too
-  // many to add up.
+  // REQUIRES: `profile` and `options` have passed the checks of `partition`; both outlive this. Throws InvalidArgument
+  // if the seconds are too many to add up.
   IntervalSeconds(const Profile& profile, const PartitionOptions& options);
 
   // The stages that begin at one layer.

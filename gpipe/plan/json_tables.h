@@ -37,8 +37,8 @@ struct JsonTables {
   std::size_t offset = 0;
 };
 
-// Throws ParseError for text of any other shape, whatever bytes it is made of. Linear in time and memory; nesting deeper
-// than the shape is refused where it begins.
+// Throws ParseError for text of any other shape, whatever bytes it is made of. Linear in time and memory; nesting that
+// is deeper is refused where it begins.
 JsonTables parse_json_tables(std::string_view text);
 
 // Throws a ParseError whose message begins with the line and the column of the character at `offset`.

@@ -20,7 +20,7 @@ enum class Objective {
 };
 
 // `partition` takes no more layers than this: its time, and with skips its memory, grow with their square.
-constexpr int kMaxPartitionLayers = 10000;
+constexpr int kMaxPartitionLayers = 5000;
 
 struct PartitionOptions {
   int num_stages = 1;
@@ -36,8 +36,8 @@ struct PartitionOptions {
   // Per stage, what it holds at once: peak_live_by_stage; empty = the activations of one micro-batch each.
   std::vector<std::vector<Live>> live;
   // The same for another number of stages, empty if there cannot be as many; asked only to find the number that would
-  // fit. If every stage of `live` holds activations, so must every stage of these. Absent = as in `live`, counted from the
-  // last stage; stages in front of those repeat the first.
+  // fit. If every stage of `live` holds activations, so must every stage of these. Absent = as in `live`, counted from
+  // the last stage; stages in front of those repeat the first.
   std::function<std::vector<std::vector<Live>>(int num_stages)> live_for;
   int optimizer_slots = 2;  // tensors of optimizer state per weight: 0 SGD, 1 momentum or RMSprop, 2 Adam
 };
@@ -59,13 +59,13 @@ struct Partition {
 //           + one message to the next stage of output_bytes of layer end-1, one to the previous of layer begin-1
 //           + one message for each skip stashed in it and popped behind it, and one for each the other way round
 //   bytes   = parameter_bytes · (2 + optimizer_slots)
-//           + the most, over `live`, of activations · activation_bytes + inputs · (output_bytes of layer begin-1 and the
-//             bytes of the skips that are popped in it and stashed before it)
+//           + the most, over `live`, of activations · activation_bytes + inputs · input_bytes, where input_bytes are
+//             output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it
 // where a message takes link.latency_seconds and its transfer, and bytes end at 2^63-1.
 //
 // Throws InvalidArgument for options out of range (more stages than layers among them) or a profile that check_profile
-// refuses, and InfeasibleError when no partition fits the memory limit. Takes O(stages · layers²) for each bound on max(t)
-// it has to try: one for kSlowestStage, tens at most for kMakespan.
+// refuses, and InfeasibleError when no partition fits the memory limit. Takes O(stages · layers²) for kSlowestStage;
+// for kMakespan a few times as much, and less for each further bound on max(t) that has to be tried.
 Partition partition(const Profile& profile, const PartitionOptions& options);
 
 }  // namespace gpipe

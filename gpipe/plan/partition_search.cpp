@@ -100,8 +100,8 @@ Ticks least_slowest(const PartitionChoices& choices, const Candidates& candidate
   return sweep<Ticks>(choices, candidates, 0, best)[0][0];
 }
 
-// Calls visit(index, ticks) for the stages that stay within the cap. Returns a bound on the next cap: no stage takes more
-// than the cap and less than this.
+// Calls visit(index, ticks) for the stages that stay within the cap. Returns a bound on the next cap: no stage takes
+// more than the cap and less than this.
 template <typename Visit>
 Ticks visit_within(Ticks cap, const Stages& stages, const Visit& visit) {
   Ticks next_cap = kNone;
@@ -170,8 +170,8 @@ Candidates within(const PartitionChoices& choices, const Candidates& candidates,
 // Finds the candidate of the least sum + (M-1)·slowest; of several, the one with the least slowest stage.
 //
 // The least sum within a cap falls in steps as the cap grows. least_sum finds the corner of a step; a partition between
-// two corners has a greater sum than the right one and a greater slowest stage than the left one, and is looked for only
-// if that, and the sum it must have, could beat the best so far.
+// two corners has a greater sum than the right one and a greater slowest stage than the left one. It is looked for only
+// if that could beat the best so far, and only among the begins of stages whose bounds could.
 //
 //   sum │ ×
 //       │ └──×
@@ -195,7 +195,7 @@ class MakespanSearch {
  private:
   WideTicks makespan(const SumAndSlowest& point) const { return point.first + WideTicks{weight_} * point.second; }
 
-  // Finds the corner of the cap, and considers it and the candidates to its left from first_cap on. Returns the next cap.
+  // Considers the corner of the cap and the candidates to its left, from first_cap on. Returns the next cap.
   Ticks look_below(const Candidates& candidates, Ticks first_cap, Ticks cap) {
     const Corner corner = least_sum(choices_, candidates, cap);
     if (corner.sum >= kNone) return corner.next_cap;
@@ -260,8 +260,9 @@ std::vector<int> best_layers_per_stage(const PartitionChoices& choices, Objectiv
   const Candidates all = all_partitions(choices.seconds.num_layers(), choices.seconds.num_stages());
   Ticks slowest = least_slowest(choices, all);
   if (slowest >= kNone) return {};
-  if (objective == Objective::kMakespan)
+  if (objective == Objective::kMakespan) {
     slowest = MakespanSearch(choices, num_micro_batches).best_slowest(all, slowest);
+  }
   return most_even(choices, all, slowest);
 }
 

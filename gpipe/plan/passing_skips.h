@@ -9,12 +9,12 @@
 
 namespace gpipe {
 
-// What the skips that cross each boundary weigh, and those of them that pass over a whole interval of layers. Boundary b
-// lies in front of layer b.
+// What the skips that cross each boundary weigh, and those of them that pass over a whole interval of layers. Boundary
+// b lies in front of layer b.
 //
-//   layer       0   1   2   3   4
-//                 └── pass ─┘             [2, 3) sends nothing for this skip, crossing(2) and crossing(3) contain it
 //   boundary  0   1   2   3   4   5
+//   layer       0   1   2   3   4
+//                   └───────┘       stashed by 1, popped by 3: crosses 2 and 3, passes over [2, 3)
 //
 // A stage [begin, end) takes in crossing(begin) - passing(begin, end), gives out crossing(end) - passing(begin, end).
 class PassingSkips {

@@ -37,14 +37,14 @@ struct Plan {
 };
 
 // The best partition for what the schedule does: a stage's time counts the forwards it recomputes, the two parts of a
-// backward that the schedule splits, and no backward if there is none; its bytes count the micro-batches it holds at once.
+// backward that the schedule splits, and no backward if there is none; its bytes count the micro-batches it holds.
 //
 // With several stages a worker, each stage gets an equal part of the worker's memory limit: what is found fits, but a
-// worker with one large and one small stage is not tried. The objective is over stages, and counts a message between two
+// worker with a large and a small stage is not tried. The objective is over stages, and counts a message between two
 // stages of one worker like any other.
 //
-// Throws as `make_schedule` and `partition` do. InfeasibleError counts workers in smallest_num_stages, and the bytes that
-// one stage lacks in missing_bytes.
+// Throws as `make_schedule` and `partition` do. InfeasibleError counts workers in smallest_num_stages, and the bytes
+// that one stage lacks in missing_bytes. Finding that number makes a schedule for each that could be it.
 Plan plan(const Profile& profile, const PlanOptions& options);
 
 // What stages made of `layers_per_stage` consecutive layers cost. Throws InvalidArgument if they do not add up.

@@ -45,8 +45,8 @@ void check_profile(const Profile& profile);
 //
 //   {
 //     "layers": [
-//       {"name":"conv","forward_seconds":0.5,"backward_seconds":1.0,"parameter_bytes":4,"activation_bytes":8,"output_bytes":8},
-//       {"name":"head","forward_seconds":0.5,"backward_seconds":1.0,"parameter_bytes":4,"activation_bytes":8,"output_bytes":8}
+//       {"name":"conv","forward_seconds":0.5,"backward_seconds":1.0, ...},
+//       {"name":"head","forward_seconds":0.5,"backward_seconds":1.0, ...}
 //     ],
 //     "skips": [
 //       {"name":"residual","from":0,"to":1,"bytes":8}
@@ -54,10 +54,12 @@ void check_profile(const Profile& profile);
 //   }
 std::string to_json(const Profile& profile);
 
-// Throws ParseError for anything but exactly this form: unknown or duplicate fields, missing ones, negative or
-// non-finite numbers, bytes that are not whole, skips between layers that do not exist or that go backward. Optional are
-// "skips", "input_grad_seconds" and "weight_grad_seconds". A skip names a layer by its index from zero, or by a name that
-// only one layer has. An error's position is the last character read.
+// Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "input_grad_seconds" and
+// "weight_grad_seconds" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
+//
+// Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
+// negative or non-finite numbers, bytes that are not whole, skips between layers that do not exist or that go backward.
+// The position it names is that of the last character of what is wrong.
 Profile parse_profile(std::string_view json);
 
 }  // namespace gpipe

@@ -21,10 +21,10 @@ using ::testing::StartsWith;
 
 constexpr std::int64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 
-const std::string kLayer =
-    R"({"name":"conv","forward_seconds":1,"backward_seconds":2,"parameter_bytes":3,"activation_bytes":4,"output_bytes":5})";
-const std::string kHead =
-    R"({"name":"head","forward_seconds":1,"backward_seconds":2,"parameter_bytes":3,"activation_bytes":4,"output_bytes":5})";
+const std::string kCosts =
+    R"("forward_seconds":1,"backward_seconds":2,"parameter_bytes":3,"activation_bytes":4,"output_bytes":5)";
+const std::string kLayer = R"({"name":"conv",)" + kCosts + "}";
+const std::string kHead = R"({"name":"head",)" + kCosts + "}";
 const std::string kSkip = R"({"name":"residual","from":0,"to":1,"bytes":6})";
 
 std::string document(const std::string& layers, const std::string& skips = "") {
@@ -121,18 +121,12 @@ TEST(Profile, RandomDoublesComeBackBitForBit) {
 }
 
 TEST(Profile, IsWrittenOneLineALayerAndASkip) {
-  const std::string json = to_json(parse_profile(document(kLayer + "," + kHead, kSkip)));
-  EXPECT_EQ(json,
-            R"({
-  "layers": [
-    {"name":"conv","forward_seconds":1.0,"backward_seconds":2.0,"parameter_bytes":3,"activation_bytes":4,"output_bytes":5},
-    {"name":"head","forward_seconds":1.0,"backward_seconds":2.0,"parameter_bytes":3,"activation_bytes":4,"output_bytes":5}
-  ],
-  "skips": [
-    {"name":"residual","from":0,"to":1,"bytes":6}
-  ]
-}
-)");
+  const auto with_points = [](const std::string& layer) { return with(with(layer, ":1,", ":1.0,"), ":2,", ":2.0,"); };
+  EXPECT_EQ(to_json(parse_profile(document(kLayer + "," + kHead, kSkip))),
+            "{\n  \"layers\": [\n    " + with_points(kLayer) + ",\n    " + with_points(kHead) +
+                "\n  ],\n  \"skips\": [\n    " + kSkip + "\n  ]\n}\n");
+  EXPECT_EQ(to_json(parse_profile(document(kLayer))),
+            "{\n  \"layers\": [\n    " + with_points(kLayer) + "\n  ],\n  \"skips\": []\n}\n");
 }
 
 TEST(Profile, NamesThatAreNotUtf8AreWrittenAsReplacementCharacters) {
@@ -248,8 +242,11 @@ TEST(Profile, RefusesOtherShapes) {
   EXPECT_THAT(layer_refusal("\"conv\"", "7"), HasSubstr("layer 1: \"name\" is 7; expected a string"));
 }
 
-TEST(Profile, SaysWhereTheSyntaxIsWrong) {
+TEST(Profile, SaysWhereTheTextIsWrong) {
   EXPECT_THAT(refusal(""), StartsWith("line 1, column 1: "));
+  EXPECT_THAT(refusal("{\"layers\": 37}"), StartsWith("line 1, column 13: "));
+  EXPECT_THAT(refusal("{\"layers\": 37\n}"), StartsWith("line 1, column 13: "));
+  EXPECT_THAT(refusal("37"), StartsWith("line 1, column 2: "));
   EXPECT_THAT(refusal("{\n  \"layers\": [,\n"), StartsWith("line 2, column 14: syntax error"));
   EXPECT_THAT(refusal("{\"layers\": [" + kLayer), HasSubstr("unexpected end of input"));
   EXPECT_THAT(refusal(document(kLayer) + "x"), HasSubstr("syntax error"));
