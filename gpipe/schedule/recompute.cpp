@@ -30,8 +30,8 @@ Recompute parse_recompute(std::string_view word) {
     names.push_back(name(mode));
   }
   const std::string nearest = nearest_name(word, names);
-  throw InvalidArgument(fmt::format("there is no recompute mode \"{}\"{}; the modes are always, except-last and never",
-                                    word, nearest.empty() ? "" : fmt::format(": did you mean {}?", nearest)));
+  throw InvalidArgument(fmt::format("there is no recompute mode \"{}\"{} The modes are always, except-last and never",
+                                    word, nearest.empty() ? "." : fmt::format(": did you mean {}?", nearest)));
 }
 
 Schedule with_recompute(Schedule schedule, Recompute mode) {

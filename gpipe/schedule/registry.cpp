@@ -40,8 +40,8 @@ const ScheduleInfo& find_schedule(std::string_view name) {
     names.push_back(info.name);
   }
   const std::string nearest = nearest_name(name, names);
-  throw InvalidArgument(fmt::format("there is no schedule \"{}\"{}; the schedules are {}", name,
-                                    nearest.empty() ? "" : fmt::format(": did you mean {}?", nearest),
+  throw InvalidArgument(fmt::format("there is no schedule \"{}\"{} The schedules are {}", name,
+                                    nearest.empty() ? "." : fmt::format(": did you mean {}?", nearest),
                                     fmt::join(names, ", ")));
 }
 

@@ -68,6 +68,12 @@ bool read_kind(char c, ActionKind& kind) {
                          quoted(token.text)));
 }
 
+// Appends an action; a file may not have more of them than a generator makes.
+void append(std::vector<Action>& actions, const Action& action, std::int64_t& count, const Token& token) {
+  if (++count > kMaxActions) token.fail(fmt::format("a schedule has at most {} actions", kMaxActions));
+  actions.push_back(action);
+}
+
 // `default_stage` is the stage of a token that names none; -1 if it must.
 Action parse_action(const Token& token, int default_stage) {
   std::size_t position = 0;
@@ -131,6 +137,7 @@ std::string to_text(const Schedule& schedule) {
 
 Schedule parse_text(std::string_view text) {
   std::vector<std::vector<Action>> workers;
+  std::int64_t count = 0;
   for_each_line(text, [&](std::string_view line, std::int64_t number) {
     if (is_empty_line(line)) return;
     const int worker = static_cast<int>(workers.size());
@@ -143,7 +150,7 @@ Schedule parse_text(std::string_view text) {
       std::size_t end = begin;
       while (end < line.size() && !is_blank(line[end])) ++end;
       const Token token{line.substr(begin, end - begin), number, static_cast<std::int64_t>(begin) + 1};
-      actions.push_back(parse_action(token, worker));
+      append(actions, parse_action(token, worker), count, token);
       begin = end;
     }
   });
@@ -166,6 +173,7 @@ std::string to_csv(const Schedule& schedule) {
 
 Schedule parse_csv(std::string_view text) {
   std::vector<std::vector<Action>> workers;
+  std::int64_t count = 0;
   for_each_line(text, [&](std::string_view line, std::int64_t number) {
     if (is_empty_line(line)) return;
     auto& actions = workers.emplace_back();
@@ -178,7 +186,7 @@ Schedule parse_csv(std::string_view text) {
       while (last > first && is_blank(line[last - 1])) --last;
       if (first < last) {
         const Token token{line.substr(first, last - first), number, static_cast<std::int64_t>(first) + 1};
-        actions.push_back(parse_action(token, -1));
+        append(actions, parse_action(token, -1), count, token);
       }
       begin = end + 1;
     }

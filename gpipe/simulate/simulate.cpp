@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "gpipe/error.h"
@@ -171,6 +172,10 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
   Clock clock(schedule, table, cost_table, true);
   TokenGame<Clock> game(schedule, table, {options.capacities, false}, clock);
   if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+
+  if (!std::isfinite(clock.makespan_seconds)) {
+    throw InvalidArgument("the costs are so large that the step's time is not a number any more");
+  }
 
   Timeline timeline;
   timeline.name = schedule.name;

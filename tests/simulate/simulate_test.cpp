@@ -287,6 +287,9 @@ TEST(Simulate, RefusesCostsThatDoNotFit) {
     EXPECT_THROW(simulate(schedule, costs), InvalidArgument) << bad;
   }
   Costs costs = uniform_costs(schedule);
+  costs.stages[0].forward_seconds = std::numeric_limits<double>::max();  // finite, but twice of it is not
+  EXPECT_THROW(simulate(schedule, costs), InvalidArgument);
+  costs = uniform_costs(schedule);
   costs.link.bytes_per_second = 0;
   EXPECT_THROW(simulate(schedule, costs), InvalidArgument);
   EXPECT_THROW(simulate(schedule, uniform_costs(schedule), {{1}, true}), InvalidArgument);

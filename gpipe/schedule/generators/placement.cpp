@@ -20,7 +20,7 @@ Schedule empty_schedule(const char* name, int num_workers, int num_micro_batches
   const double num_actions = 3.0 * num_workers * num_micro_batches * chunks;
   if (num_actions > static_cast<double>(kMaxActions)) {
     throw InvalidArgument(
-        fmt::format("{}: {} stages x {} micro-batches x {} chunks may take {:.3g} actions; the limit is {}", name,
+        fmt::format("{}: {} stages x {} micro-batches x {} chunks may take {:.0f} actions; the limit is {}", name,
                     num_workers, num_micro_batches, chunks, num_actions, kMaxActions));
   }
   Schedule schedule;

@@ -96,9 +96,10 @@ Schedule from_building_block(Schedule schedule, const BuildingBlock& block, int 
 }  // namespace
 
 Schedule zb_v(int num_workers, int num_micro_batches) {
+  Schedule schedule = v_schedule("zb-v", num_workers, num_micro_batches);
   // Made for at least 2K micro-batches, then cut to those there are.
-  const int padded = num_micro_batches < 1 ? num_micro_batches : std::max(num_micro_batches, 2 * num_workers);
-  Schedule schedule = v_schedule("zb-v", num_workers, padded);
+  const int padded = std::max(num_micro_batches, 2 * num_workers);
+  schedule = v_schedule("zb-v", num_workers, padded);
   for (int worker = 0; worker < num_workers; ++worker) {
     Appender actions(schedule.workers[worker], num_workers, worker);
     // Warm-up: forwards of chunk 0 until the first one is back on chunk 1; then both; then chunk 1 forth and back.
@@ -130,7 +131,8 @@ Schedule zb_v(int num_workers, int num_micro_batches) {
 
 Schedule v_half(int num_workers, int num_micro_batches) {
   const BuildingBlock block{1, 2, num_workers % 2 == 1 ? std::array{1, 1, 2} : std::array{4, 1, 5}};
-  return from_building_block(v_schedule("v-half", num_workers, num_micro_batches), block, num_workers + 2);
+  Schedule schedule = v_schedule("v-half", num_workers, num_micro_batches);
+  return from_building_block(std::move(schedule), block, num_workers + 2);
 }
 
 Schedule v_min(int num_workers, int num_micro_batches) {
@@ -139,8 +141,8 @@ Schedule v_min(int num_workers, int num_micro_batches) {
   // No block of six units fits a third of the memory plus one micro-batch when K mod 3 is 2, except for K = 2. The
   // memory is kept all the same: every micro-batch takes about seven units.
   if (num_workers % 3 == 2) turns = num_workers == 2 ? std::array{5, 1, 3} : std::array{5, 1, 1};
-  return from_building_block(v_schedule("v-min", num_workers, num_micro_batches), {1, 1, turns},
-                             2 * num_workers / 3 + 2);
+  Schedule schedule = v_schedule("v-min", num_workers, num_micro_batches);
+  return from_building_block(std::move(schedule), {1, 1, turns}, 2 * num_workers / 3 + 2);
 }
 
 }  // namespace gpipe::schedules
