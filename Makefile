@@ -10,7 +10,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bench sanitize fuzz format lint docs clean core-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo bench sanitize fuzz format lint docs clean core-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -41,7 +41,7 @@ fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60),
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
 
-lint: lint-deps build/build.ninja ## check the format, and the library's and the command's sources with clang-tidy
+lint: lint-deps build/build.ninja ## check the format, and the core's and the command's sources with clang-tidy
 	@cmake --build build --target build.ninja -- --quiet
 	@scripts/lint --jobs $(JOBS)
 
@@ -52,19 +52,19 @@ clean: ## remove everything that was built
 	rm -rf build
 
 # Configured once; after that, building notices by itself when a CMakeLists.txt has changed.
-build/build.ninja: | core-deps
+build/build.ninja: | core-deps torch-deps
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
 
 build/sanitize/build.ninja: | core-deps
 	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-	  -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+	  -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
 build/fuzz/build.ninja: | core-deps fuzz-deps
 	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
 	  -DCMAKE_CXX_COMPILER=clang++ -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_FUZZERS=ON -DGPIPE_BUILD_TESTS=OFF \
-	  -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+	  -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
-core-deps lint-deps docs-deps fuzz-deps:
+core-deps torch-deps lint-deps docs-deps fuzz-deps:
 ifneq ($(DEPS),no)
 	@scripts/install-deps $(@:-deps=)
 endif

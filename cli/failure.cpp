@@ -44,7 +44,7 @@ int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 std::string describe_remedy(const InfeasibleError& error) {
-  return fmt::format("try {}a larger --memory-limit or --recompute always",
+  return fmt::format("try {}a larger --memory-limit, smaller micro-batches, or --recompute always if it is not on",
                      error.smallest_num_stages() == 0 ? "" : fmt::format("--stages {}, ", error.smallest_num_stages()));
 }
 

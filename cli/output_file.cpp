@@ -26,6 +26,11 @@ namespace fs = std::filesystem;
 
 }  // namespace
 
+bool is_same_file(const std::string& a, const std::string& b) {
+  std::error_code ignored;
+  return !a.empty() && !b.empty() && fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
+}
+
 void check_output_file(const std::string& path, bool force) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

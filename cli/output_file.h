@@ -6,6 +6,9 @@
 
 namespace gpipe::cli {
 
+// Whether two paths name one file, however they are written; it need not exist.
+bool is_same_file(const std::string& a, const std::string& b);
+
 // Throws UsageError if `path` exists (and is not a device or a pipe) without `force`, or could not be created. Commands
 // call it before they do any work.
 void check_output_file(const std::string& path, bool force);

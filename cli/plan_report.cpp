@@ -114,7 +114,9 @@ std::string plan_json(const Profile& profile, const Plan& plan, const Timeline& 
   json["stages"] = ordered_json::array();
   const std::vector<LayerRange> ranges = layer_ranges(profile, plan);
   for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
-    json["stages"].push_back({{"layers", {ranges[stage].first, ranges[stage].last}},
+    json["stages"].push_back({{"layers", plan.layers_per_stage[stage]},
+                              {"first", ranges[stage].first},
+                              {"last", ranges[stage].last},
                               {"seconds", plan.partition.stages[stage].seconds},
                               {"bytes", plan.partition.stages[stage].bytes}});
   }

@@ -15,6 +15,7 @@
 #include "cli/output_file.h"
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
+#include "cli/schedule_summary.h"
 #include "cli/simulation_report.h"
 #include "cli/terminal.h"
 #include "gpipe/plan/plan.h"
@@ -76,7 +77,10 @@ void check_usage(const SimulateCommand& command) {
   if (command.profile.empty() && !command.balance.empty()) {
     throw UsageError("--balance splits the layers of a profile", "add --profile FILE, or leave --balance out");
   }
-  if (!command.trace.empty() && command.trace == command.svg) {
+  if (command.file == "-" && command.profile == "-") {
+    throw UsageError("--file and --profile both read standard input", "name a file for one of them");
+  }
+  if (!command.trace.empty() && is_same_file(command.trace, command.svg)) {
     throw UsageError(fmt::format("--trace and --svg both name '{}'", command.svg), "name two files");
   }
   for (const std::string& output : {command.trace, command.svg}) {
@@ -96,35 +100,23 @@ Schedule load_schedule(const SimulateCommand& command) {
   return schedule;
 }
 
-bool recomputes(const Schedule& schedule) {
-  for (const std::vector<Action>& actions : schedule.workers) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kRecompute) return true;
-    }
-  }
-  return false;
-}
-
 // The layers of the profile on the stages of the schedule, as `gpipe plan` would put them.
 std::vector<int> split_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile) {
-  if (!command.balance.empty()) return command.balance;
-  if (command.file.empty()) {
-    PlanOptions options;
-    options.num_stages = schedule.num_workers();
-    options.num_micro_batches = schedule.num_micro_batches;
-    options.schedule = command.schedule.name;
-    options.chunks = command.schedule.chunks.value_or(0);
-    options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
-    options.link = command.link;
-    return plan(profile, options).layers_per_stage;
+  if (!command.balance.empty()) {
+    if (static_cast<int>(command.balance.size()) != schedule.num_stages) {
+      throw UsageError(fmt::format("--balance names {}, but the schedule has {}",
+                                   count_of(static_cast<std::int64_t>(command.balance.size()), "stage"),
+                                   count_of(schedule.num_stages, "stage")),
+                       "give one number of layers for each stage");
+    }
+    return command.balance;
   }
   PartitionOptions options;
-  options.num_stages = schedule.num_stages;
-  options.num_micro_batches = schedule.num_micro_batches;
   options.link = command.link;
-  options.recompute = recomputes(schedule);
   std::vector<int> layers_per_stage;
-  for (const PartitionStage& stage : partition(profile, options).stages) layers_per_stage.push_back(stage.num_layers);
+  for (const PartitionStage& stage : partition_for(profile, schedule, options).stages) {
+    layers_per_stage.push_back(stage.num_layers);
+  }
   return layers_per_stage;
 }
 
@@ -160,6 +152,10 @@ int run_simulate(const SimulateCommand& command) {
   check_usage(command);
   const Schedule schedule = load_schedule(command);
   const Costs costs = make_costs(command, schedule);
+  if (std::isfinite(command.link.bytes_per_second) && command.profile.empty() && !command.costs.output_bytes) {
+    print_error("--link-bandwidth changes nothing: the messages have no size",
+                "add --output-bytes SIZE or --profile FILE");
+  }
   SimulateOptions options;
   options.capacities = make_capacities(command.capacity, schedule, costs.routes);
   const Timeline timeline = simulate(schedule, costs, options);

@@ -79,9 +79,10 @@ std::string in_units(std::int64_t bytes) {
   const std::int64_t limit = *options.memory_limit_bytes;
   const std::int64_t missing = least_fullest_bytes(bytes, live_of(options, options.num_stages)) - limit;
   const int smallest = smallest_num_stages(bytes, options);
-  const std::string remedy = smallest > 0
-                                 ? fmt::format("the smallest number of stages that fits is {}", smallest)
-                                 : "no number of stages fits: raise the limit, recompute, or use smaller micro-batches";
+  const std::string remedy =
+      smallest > 0
+          ? fmt::format("the smallest number of stages that fits is {}", smallest)
+          : "no number of stages was found that fits: raise the limit, recompute, or use smaller micro-batches";
   throw InfeasibleError(
       fmt::format(
           "no partition of {} layers into {} stages fits the limit of {} a stage: the best lacks {} on its fullest "

@@ -1,7 +1,11 @@
 #include "gpipe/plan/partition_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <limits>
+
+#include "gpipe/error.h"
 
 namespace gpipe {
 namespace {
@@ -45,7 +49,14 @@ bool holds_activations(const std::vector<Live>& live) {
 }  // namespace
 
 std::vector<std::vector<Live>> live_of(const PartitionOptions& options, int num_stages) {
-  if (num_stages != options.num_stages && options.live_for) return options.live_for(num_stages);
+  if (num_stages != options.num_stages && options.live_for) {
+    std::vector<std::vector<Live>> live = options.live_for(num_stages);
+    if (!live.empty() && live.size() != static_cast<std::size_t>(num_stages)) {
+      throw InvalidArgument(
+          fmt::format("live_for({}) returns {} entries; expected one per stage, or none", num_stages, live.size()));
+    }
+    return live;
+  }
   if (options.live.empty()) return std::vector<std::vector<Live>>(num_stages, {Live{1, 0}});
   std::vector<std::vector<Live>> live(num_stages);
   for (int stage = 0; stage < num_stages; ++stage) {

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -66,83 +65,94 @@ std::vector<double> recompute_share(const Schedule& schedule) {
   return share;
 }
 
-// What the stages of a schedule for another number of workers hold; empty if there is no such schedule.
-std::vector<std::vector<Live>> live_for(const PlanOptions& options, int chunks, int num_stages) {
-  if (num_stages % chunks != 0) return {};
-  try {
-    return peak_live_by_stage(schedule_for(options, num_stages / chunks));
-  } catch (const InvalidArgument&) {
-    return {};
-  }
-}
+// Asked for what the stages of schedules for other numbers of workers hold, until that has taken some seconds.
+class OtherSizes {
+ public:
+  OtherSizes(const PlanOptions& options, int chunks) : options_(options), chunks_(chunks) {}
 
-PartitionOptions partition_options(const PlanOptions& options, const Schedule& schedule, int chunks) {
-  PartitionOptions result;
-  result.num_stages = schedule.num_stages;
-  result.num_micro_batches = options.num_micro_batches;
-  result.objective = options.objective;
-  result.backward = schedule.has_backward();
-  result.recompute_share = recompute_share(schedule);
-  result.link = options.link;
-  if (!options.worker_speed.empty()) {
-    for (const int worker : schedule.worker_of_stage) result.worker_speed.push_back(options.worker_speed[worker]);
+  // Empty if there is no such schedule, or no time.
+  std::vector<std::vector<Live>> live(int num_stages) {
+    if (num_stages % chunks_ != 0 || num_actions_ > kMaxActions) return {};
+    try {
+      const Schedule schedule = schedule_for(options_, num_stages / chunks_);
+      num_actions_ += schedule.num_actions();
+      largest_num_workers_ = schedule.num_workers();
+      return peak_live_by_stage(schedule);
+    } catch (const InvalidArgument&) {
+      return {};
+    }
   }
-  if (options.memory_limit_bytes) result.memory_limit_bytes = *options.memory_limit_bytes / chunks;
-  result.live = peak_live_by_stage(schedule);
-  result.live_for = [&options, chunks](int num_stages) { return live_for(options, chunks, num_stages); };
-  result.optimizer_slots = options.optimizer_slots;
-  return result;
+
+  bool gave_up() const { return num_actions_ > kMaxActions; }
+  int largest_num_workers() const { return largest_num_workers_; }
+
+ private:
+  static constexpr std::int64_t kMaxActions = 40'000'000;
+  const PlanOptions& options_;
+  const int chunks_;
+  std::int64_t num_actions_ = 0;
+  int largest_num_workers_ = 0;
+};
+
+// The error of `partition`, in workers and with what else there is to say.
+InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& options, int chunks,
+                           const OtherSizes& others) {
+  const int num_workers = error.smallest_num_stages() / chunks;
+  std::string what = error.what();
+  if (chunks > 1) {
+    what += fmt::format(
+        "{}; schedule \"{}\" puts {} stages on each worker, and each gets 1/{} of the worker's limit of {} bytes",
+        num_workers == 0 ? "" : fmt::format(", on {} workers", num_workers), options.schedule, chunks, chunks,
+        *options.memory_limit_bytes);
+  }
+  if (num_workers == 0 && others.gave_up()) {
+    what += fmt::format("; the search for it ended at {} workers, more may fit", others.largest_num_workers());
+  }
+  return InfeasibleError(what, error.missing_bytes(), num_workers);
 }
 
 }  // namespace
+
+Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options) {
+  options.num_stages = schedule.num_stages;
+  options.num_micro_batches = schedule.num_micro_batches;
+  options.backward = schedule.has_backward();
+  options.recompute_share = recompute_share(schedule);
+  options.live = peak_live_by_stage(schedule);
+  return partition(as_run(profile, schedule), options);
+}
 
 Plan plan(const Profile& profile, const PlanOptions& options) {
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
   const Schedule schedule = schedule_for(options, options.num_stages);
+  OtherSizes others(options, chunks);
+  PartitionOptions partition_options;
+  partition_options.objective = options.objective;
+  partition_options.link = options.link;
+  if (!options.worker_speed.empty()) {
+    for (const int worker : schedule.worker_of_stage) {
+      partition_options.worker_speed.push_back(options.worker_speed[worker]);
+    }
+  }
+  if (options.memory_limit_bytes) partition_options.memory_limit_bytes = *options.memory_limit_bytes / chunks;
+  partition_options.live_for = [&others](int num_stages) { return others.live(num_stages); };
+  partition_options.optimizer_slots = options.optimizer_slots;
+
   Plan result;
   result.schedule = options.schedule;
   result.chunks = chunks;
   result.num_micro_batches = options.num_micro_batches;
   result.recompute = options.recompute;
   try {
-    result.partition = partition(as_run(profile, schedule), partition_options(options, schedule, chunks));
+    result.partition = partition_for(profile, schedule, partition_options);
   } catch (const InfeasibleError& error) {
-    if (chunks == 1) throw;
-    const int num_workers = error.smallest_num_stages() / chunks;
-    throw InfeasibleError(
-        fmt::format(
-            "{}{}; schedule \"{}\" puts {} stages on each worker, and each gets 1/{} of the worker's limit of {} bytes",
-            error.what(), num_workers == 0 ? "" : fmt::format(", on {} workers", num_workers), options.schedule, chunks,
-            chunks, *options.memory_limit_bytes),
-        error.missing_bytes(), num_workers);
+    throw in_workers(error, options, chunks, others);
   }
   for (const PartitionStage& stage : result.partition.stages) result.layers_per_stage.push_back(stage.num_layers);
   result.costs = stage_costs(profile, result.layers_per_stage, options.link, options.optimizer_slots);
   result.costs.worker_speed = options.worker_speed;
   return result;
-}
-
-std::string to_json(const Plan& plan) {
-  using Json = nlohmann::ordered_json;
-  const auto text = [](const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); };
-  std::vector<std::string> stages;
-  for (const PartitionStage& stage : plan.partition.stages) {
-    stages.push_back(text({{"layers", stage.num_layers}, {"seconds", stage.seconds}, {"bytes", stage.bytes}}));
-  }
-  const std::vector<std::pair<const char*, std::string>> fields = {
-      {"schedule", text(plan.schedule)},
-      {"chunks", text(plan.chunks)},
-      {"num_micro_batches", text(plan.num_micro_batches)},
-      {"recompute", text(name(plan.recompute))},
-      {"layers_per_stage", text(plan.layers_per_stage)},
-      {"stages", fmt::format("[\n    {}\n  ]", fmt::join(stages, ",\n    "))},
-      {"slowest_seconds", text(plan.partition.slowest_seconds)},
-      {"makespan", text(plan.partition.makespan_seconds)},
-  };
-  std::vector<std::string> lines;
-  for (const auto& [field, value] : fields) lines.push_back(fmt::format("  \"{}\": {}", field, value));
-  return fmt::format("{{\n{}\n}}\n", fmt::join(lines, ",\n"));
 }
 
 }  // namespace gpipe

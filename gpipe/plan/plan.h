@@ -10,6 +10,7 @@
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/schedule/recompute.h"
+#include "gpipe/schedule/schedule.h"
 
 namespace gpipe {
 
@@ -44,15 +45,16 @@ struct Plan {
 // stages of one worker like any other.
 //
 // Throws as `make_schedule` and `partition` do. InfeasibleError counts workers in smallest_num_stages, and the bytes
-// that one stage lacks in missing_bytes. Finding that number makes a schedule for each that could be it.
+// that one stage lacks in missing_bytes. Finding that number makes a schedule for each that could be it; after some
+// seconds of that it gives up, and says up to which number it looked.
 Plan plan(const Profile& profile, const PlanOptions& options);
 
 // What stages made of `layers_per_stage` consecutive layers cost. Throws InvalidArgument if they do not add up.
 Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
                   int optimizer_slots);
 
-// {"schedule", "chunks", "num_micro_batches", "recompute", "layers_per_stage": [...], "stages": [{"layers", "seconds",
-// "bytes"}, ...], "slowest_seconds", "makespan" in seconds}
-std::string to_json(const Plan& plan);
+// The best partition for a schedule of any origin: takes from it what `plan` would, and the rest (link, speeds, memory
+// limit, objective, optimizer slots) from `options`. REQUIRES: rule 1 of `validate`.
+Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options);
 
 }  // namespace gpipe

@@ -41,6 +41,17 @@ int lower(const Schedule& schedule, const FlowTable& table, std::vector<int> cap
   return live;
 }
 
+// Among the flows that a worker of the deadlock's cycle waits for room in.
+int smallest_full_flow(const FlowTable& table, const Standstill& standstill, const std::vector<int>& capacities) {
+  int smallest = -1;
+  for (const int worker : cycle_of_workers(table, standstill)) {
+    const Wait& wait = standstill.waits[worker];
+    if (wait.kind != Wait::Kind::kSlot) continue;
+    if (smallest < 0 || capacities[wait.flow] < capacities[smallest]) smallest = wait.flow;
+  }
+  return smallest;
+}
+
 // Note [What a sender knows]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
 // A flow of capacity C makes the sender of message i wait until the receiver has started on message i - C. That costs
@@ -105,9 +116,7 @@ std::vector<int> live_capacities(const Schedule& schedule, const FlowTable& tabl
   // that all hold c messages would be a cycle at a uniform capacity of c, too.
   int num_raised = 0;
   while (!game.run()) {
-    const Cycle cycle = find_cycle(schedule, table, game.standstill());
-    const int flow = *std::min_element(cycle.full_flows.begin(), cycle.full_flows.end(),
-                                       [&](int a, int b) { return capacities[a] < capacities[b]; });
+    const int flow = smallest_full_flow(table, game.standstill(), capacities);
     if (capacities[flow] == 1) ++num_raised;
     ++capacities[flow];
     game.widen(flow);

@@ -53,36 +53,40 @@ std::string name_at(const Schedule& schedule, int worker, int index) {
   return index < static_cast<int>(actions.size()) ? to_string(actions[index]) : "the end of the step";
 }
 
-Cycle find_cycle(const Schedule& schedule, const FlowTable& table, const Standstill& standstill, bool rendezvous) {
-  const auto other_end = [&](int worker) {
+std::vector<int> cycle_of_workers(const FlowTable& table, const Standstill& standstill) {
+  const auto next = [&](int worker) {
     const Wait& wait = standstill.waits[worker];
     return wait.kind == Wait::Kind::kMessage ? table.source_worker[wait.flow] : table.destination_worker[wait.flow];
   };
   int worker = 0;
   while (standstill.waits[worker].kind == Wait::Kind::kNothing) ++worker;
   // Every waiting worker waits for one that waits, too: after as many steps as there are workers we are on the cycle.
-  for (int step = 0; step < schedule.num_workers(); ++step) worker = other_end(worker);
+  for (std::size_t step = 0; step < standstill.waits.size(); ++step) worker = next(worker);
+  std::vector<int> workers = {worker};
+  for (int other = next(worker); other != worker; other = next(other)) workers.push_back(other);
+  return workers;
+}
 
+Cycle find_cycle(const Schedule& schedule, const FlowTable& table, const Standstill& standstill, bool rendezvous) {
   Cycle cycle;
-  const int first = worker;
-  do {
+  const std::vector<int> workers = cycle_of_workers(table, standstill);
+  for (std::size_t at = 0; at < workers.size(); ++at) {
+    const int worker = workers[at];
+    const int next = workers[(at + 1) % workers.size()];
     const Wait& wait = standstill.waits[worker];
     const int index = standstill.positions[worker];
-    const int next = other_end(worker);
     const auto& actions = schedule.workers[worker];
     const bool at_end = index == static_cast<int>(actions.size());
     const int provider =
         find_provider(schedule, table, wait, standstill.positions[next], at_end ? 0 : actions[index].micro_batch);
     if (!at_end) cycle.actions.push_back(actions[index]);
-    if (wait.kind == Wait::Kind::kSlot) cycle.full_flows.push_back(wait.flow);
     cycle.edges.push_back(wait_line(fmt::format("worker {}: {}", worker, name_at(schedule, worker, index)),
                                     name_at(schedule, next, provider), table.flows[wait.flow], wait.kind, rendezvous));
     if (provider != standstill.positions[next]) {
       cycle.edges.push_back(fmt::format("worker {}: {} comes after {}", next, name_at(schedule, next, provider),
                                         name_at(schedule, next, standstill.positions[next])));
     }
-    worker = next;
-  } while (worker != first);
+  }
   return cycle;
 }
 

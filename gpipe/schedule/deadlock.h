@@ -11,13 +11,16 @@
 
 namespace gpipe {
 
+// The workers of a cycle: each waits for the next, the last for the first. Costs no more than the number of workers.
+//
+// REQUIRES of all: the token game stopped before its end.
+std::vector<int> cycle_of_workers(const FlowTable& table, const Standstill& standstill);
+
 struct Cycle {
   std::vector<Action> actions;     // that wait
   std::vector<std::string> edges;  // one line each: an action and what it waits for
-  std::vector<int> full_flows;     // whose sender waits for room on this cycle
 };
 
-// REQUIRES: the token game stopped before its end.
 Cycle find_cycle(const Schedule& schedule, const FlowTable& table, const Standstill& standstill,
                  bool rendezvous = false);
 

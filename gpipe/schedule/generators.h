@@ -14,6 +14,9 @@ namespace gpipe {
 // A generator refuses to make more actions than this: 1.5 GiB of them.
 constexpr std::int64_t kMaxActions = std::int64_t{1} << 27;
 
+// Nor more stages; a parser refuses them, too.
+constexpr int kMaxStages = 1 << 16;
+
 namespace schedules {
 
 enum class BackwardOrder { kAscending, kDescending };

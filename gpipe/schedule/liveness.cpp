@@ -1,6 +1,7 @@
 #include "gpipe/schedule/liveness.h"
 
 #include <algorithm>
+#include <limits>
 
 namespace gpipe {
 namespace {
@@ -32,6 +33,14 @@ void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int 
       on_change(action.stage, -1, again ? -1 : 0);
     }
   }
+}
+
+// Bytes are added up exactly, whatever a profile claims, and end at the largest number there is.
+__extension__ using WideBytes = __int128;
+
+std::int64_t saturated(WideBytes bytes) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  return bytes > kMax ? kMax : static_cast<std::int64_t>(bytes);
 }
 
 bool covers(const Live& a, const Live& b) { return a.activations >= b.activations && a.inputs >= b.inputs; }
@@ -84,21 +93,23 @@ std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
 }
 
 std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages) {
-  std::vector<std::int64_t> peaks(schedule.num_workers(), 0);
-  std::vector<std::int64_t> fixed(schedule.num_workers(), 0);
+  std::vector<WideBytes> fixed(schedule.num_workers(), 0);
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     fixed[schedule.worker_of_stage[stage]] += stages[stage].static_bytes;
   }
   const bool backward = schedule.has_backward();
   const std::vector<bool> is_recomputed = recomputed(schedule);
+  std::vector<std::int64_t> peaks;
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    std::int64_t live = 0;
+    WideBytes live = 0;
+    WideBytes peak = 0;
     walk(schedule, is_recomputed, worker, [&](int stage, int activations, int inputs) {
-      const std::int64_t change = activations * stages[stage].activation_bytes + inputs * stages[stage].input_bytes;
-      peaks[worker] = std::max(peaks[worker], live + change);
+      const WideBytes change =
+          WideBytes{activations} * stages[stage].activation_bytes + WideBytes{inputs} * stages[stage].input_bytes;
+      peak = std::max(peak, live + change);
       if (backward) live += change;
     });
-    peaks[worker] += fixed[worker];
+    peaks.push_back(saturated(fixed[worker] + peak));
   }
   return peaks;
 }

@@ -31,7 +31,7 @@ struct StageBytes {
   std::int64_t input_bytes = 0;       // of one micro-batch
 };
 
-// For each worker, the peak of bytes held over all its stages.
+// For each worker, the peak of bytes held over all its stages; the largest int64 if it is more than that.
 std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages);
 
 }  // namespace gpipe

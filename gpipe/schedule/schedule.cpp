@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "gpipe/error.h"
+#include "gpipe/schedule/generators.h"
 
 namespace gpipe {
 
@@ -34,19 +36,14 @@ Schedule schedule_from_actions(std::vector<std::vector<Action>> workers, std::st
   Schedule schedule;
   schedule.name = std::move(name);
   schedule.workers = std::move(workers);
-  const std::int64_t num_actions = schedule.num_actions();
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     for (const Action& action : schedule.workers[worker]) {
-      if (action.stage < 0 || action.micro_batch < 0) {
-        throw InvalidArgument(fmt::format("worker {} has an action with stage {} and micro-batch {}; both count from 0",
-                                          worker, action.stage, action.micro_batch));
-      }
-      // A table of all the stages is only made for stages that can be there.
-      if (action.stage >= num_actions || action.micro_batch >= num_actions) {
-        throw InvalidArgument(fmt::format(
-            "{} on worker {} cannot be right: the whole schedule has {} actions, so some stage or micro-batch below it "
-            "has none",
-            to_string(action), worker, num_actions));
+      if (action.stage < 0 || action.stage >= kMaxStages || action.micro_batch < 0 ||
+          action.micro_batch == std::numeric_limits<std::int32_t>::max()) {
+        throw InvalidArgument(
+            fmt::format("worker {} has an action of stage {} and micro-batch {}; both count from 0, and "
+                        "stages end at {}",
+                        worker, action.stage, action.micro_batch, kMaxStages - 1));
       }
       schedule.num_stages = std::max(schedule.num_stages, action.stage + 1);
       schedule.num_micro_batches = std::max(schedule.num_micro_batches, action.micro_batch + 1);

@@ -27,7 +27,7 @@ bool operator==(const Schedule& a, const Schedule& b);
 bool operator!=(const Schedule& a, const Schedule& b);
 
 // Derives the counts and the placement from the actions: the largest stage and micro-batch named, and for each stage
-// the first worker that has it. Throws InvalidArgument if a stage number could not be filled by that many actions.
+// the first worker that has it. Throws InvalidArgument for a negative number or a stage of kMaxStages or above.
 Schedule schedule_from_actions(std::vector<std::vector<Action>> workers, std::string name = "");
 
 // The text form: one line a worker, actions separated by blanks. A token is `F0`, meaning the stage numbered like the

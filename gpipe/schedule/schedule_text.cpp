@@ -34,12 +34,12 @@ struct Token {
 };
 
 // Reads the digits at `position`; -1 if there are none.
-int read_number(const Token& token, std::size_t& position) {
+int read_number(const Token& token, std::size_t& position, const char* what, std::int64_t end) {
   if (position >= token.text.size() || !is_digit(token.text[position])) return -1;
   std::int64_t value = 0;
   for (; position < token.text.size() && is_digit(token.text[position]); ++position) {
     value = value * 10 + (token.text[position] - '0');
-    if (value >= kMaxActions) token.fail(fmt::format("{}: numbers end at {}", quoted(token.text), kMaxActions - 1));
+    if (value >= end) token.fail(fmt::format("{}: {} end at {}", quoted(token.text), what, end - 1));
   }
   return static_cast<int>(value);
 }
@@ -78,11 +78,11 @@ void append(std::vector<Action>& actions, const Action& action, std::int64_t& co
 Action parse_action(const Token& token, int default_stage) {
   std::size_t position = 0;
   Action action;
-  const int stage = read_number(token, position);
+  const int stage = read_number(token, position, "stages", kMaxStages);
   action.stage = stage >= 0 ? stage : default_stage;
   if (position >= token.text.size() || !read_kind(token.text[position], action.kind)) fail_action(token);
   ++position;
-  action.micro_batch = read_number(token, position);
+  action.micro_batch = read_number(token, position, "micro-batches", std::numeric_limits<std::int32_t>::max());
   if (action.micro_batch < 0 || position != token.text.size()) fail_action(token);
   if (action.stage < 0)
     token.fail(fmt::format("{} names no stage; in CSV every cell does, such as 0F0", quoted(token.text)));

@@ -2,8 +2,8 @@
 // The proof, the capacities and the simulator are three players of it.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
-#include <deque>
 #include <utility>
 #include <vector>
 
@@ -18,6 +18,26 @@ struct Transport {
   static constexpr int kUnbounded = -1;
   std::vector<int> capacities;  // one per flow; empty = unbounded
   bool rendezvous = false;      // a send waits until its receiver has come to the action that takes the message
+};
+
+// A queue that costs nothing while it is empty: there are two per flow, and a hostile file can have many flows.
+template <typename Token>
+class TokenQueue {
+ public:
+  bool empty() const { return first_ == tokens_.size(); }
+  const Token& front() const { return tokens_[first_]; }
+  void push(Token token) { tokens_.push_back(std::move(token)); }
+  void pop() {
+    ++first_;
+    if (first_ * 2 < tokens_.size()) return;
+    tokens_.erase(tokens_.begin(), tokens_.begin() + static_cast<std::ptrdiff_t>(first_));
+    first_ = 0;
+  }
+  void resize(std::size_t size) { tokens_.resize(size); }
+
+ private:
+  std::vector<Token> tokens_;
+  std::size_t first_ = 0;
 };
 
 struct Wait {
@@ -68,7 +88,10 @@ class TokenGame {
     for (int flow = 0; flow < static_cast<int>(table.flows.size()); ++flow) {
       const int capacity = transport.capacities.empty() ? Transport::kUnbounded : transport.capacities[flow];
       is_bounded_[flow] = !table.is_local(flow) && (transport.rendezvous || capacity != Transport::kUnbounded);
-      if (is_bounded_[flow] && !transport.rendezvous) slots_[flow].resize(capacity);
+      // No flow carries more than a message a micro-batch, so more room than that is never used.
+      if (is_bounded_[flow] && !transport.rendezvous) {
+        slots_[flow].resize(static_cast<std::size_t>(std::min(capacity, schedule.num_micro_batches)));
+      }
     }
     for (int worker = 0; worker < schedule.num_workers(); ++worker) runnable_.push_back(worker);
   }
@@ -156,7 +179,7 @@ class TokenGame {
     }
     for (const int flow : flows) {
       player_.take(index, flow, messages_[flow].front());
-      messages_[flow].pop_front();
+      messages_[flow].pop();
     }
     if (worker.index == static_cast<int>(schedule_.workers[index].size())) {
       worker.phase = Phase::kFinished;
@@ -188,10 +211,10 @@ class TokenGame {
     for (const int flow : flows) {
       if (!is_bounded_[flow]) continue;
       player_.claim(index, flow, slots_[flow].front());
-      slots_[flow].pop_front();
+      slots_[flow].pop();
     }
     for (const int flow : flows) {
-      messages_[flow].push_back(player_.put(index, flow));
+      messages_[flow].push(player_.put(index, flow));
       wake(table_.destination_worker[flow], {Wait::Kind::kMessage, flow});
     }
   }
@@ -212,7 +235,7 @@ class TokenGame {
   }
 
   void give_slot(int flow, Token token) {
-    slots_[flow].push_back(std::move(token));
+    slots_[flow].push(std::move(token));
     wake(table_.source_worker[flow], {Wait::Kind::kSlot, flow});
   }
 
@@ -227,8 +250,8 @@ class TokenGame {
   const FlowTable& table_;
   const bool rendezvous_;
   Player& player_;
-  std::vector<std::deque<Token>> messages_;  // per flow
-  std::vector<std::deque<Token>> slots_;     // per flow
+  std::vector<TokenQueue<Token>> messages_;  // per flow
+  std::vector<TokenQueue<Token>> slots_;     // per flow
   std::vector<char> is_bounded_;             // per flow
   std::vector<Worker> workers_;
   std::vector<int> weight_grads_left_;  // per stage

@@ -125,7 +125,7 @@ TEST(ScheduleCommand, RefusesGiganticSchedulesBeforeMakingThem) {
     const Outcome outcome =
         run_gpipe({"schedule", info.name, "--stages", "2000000000", "--micro-batches", "2000000000"});
     EXPECT_EQ(outcome.exit_code, 2) << info.name;
-    EXPECT_THAT(outcome.err, HasSubstr("limit is 134217728")) << info.name;
+    EXPECT_THAT(outcome.err, HasSubstr("limit is 65536 in all")) << info.name;
   }
 }
 

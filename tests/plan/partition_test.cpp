@@ -171,7 +171,7 @@ TEST(Partition, SaysHowManyBytesAreMissingAndHowManyStagesWouldFit) {
   } catch (const InfeasibleError& error) {
     EXPECT_EQ(error.missing_bytes(), (4 << 20) + 1);
     EXPECT_EQ(error.smallest_num_stages(), 0);
-    EXPECT_THAT(error.what(), HasSubstr("no number of stages fits"));
+    EXPECT_THAT(error.what(), HasSubstr("no number of stages was found that fits"));
   }
 }
 

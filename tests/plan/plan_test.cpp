@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "gpipe/error.h"
@@ -142,7 +141,7 @@ TEST(Plan, TheNumberOfStagesThatFitsFollowsTheSchedule) {
     EXPECT_EQ(error.smallest_num_stages(), 3);
   }
   options.schedule = "gpipe";  // 8 micro-batches everywhere
-  EXPECT_THAT(refusal<InfeasibleError>(equal_layers(4), options), HasSubstr("no number of stages fits"));
+  EXPECT_THAT(refusal<InfeasibleError>(equal_layers(4), options), HasSubstr("no number of stages was found that fits"));
 }
 
 TEST(Plan, RefusesMoreStagesThanLayersAndNamesTheChunks) {
@@ -251,27 +250,16 @@ TEST(StageCosts, RefuseLayersThatDoNotAddUp) {
   EXPECT_THAT(problem({2, 2}, -1), HasSubstr("optimizer_slots is -1"));
 }
 
-TEST(Plan, IsWrittenAsOneJsonObject) {
-  PlanOptions options = options_for(2, 4, "gpipe");
-  options.recompute = Recompute::kExceptLast;
-  const Plan found = plan(equal_layers(3), options);
-  EXPECT_EQ(to_json(found), R"({
-  "schedule": "gpipe",
-  "chunks": 1,
-  "num_micro_batches": 4,
-  "recompute": "except-last",
-  "layers_per_stage": [1,2],
-  "stages": [
-    {"layers":1,"seconds":3.75,"bytes":240},
-    {"layers":2,"seconds":7.5,"bytes":3480}
-  ],
-  "slowest_seconds": 7.5,
-  "makespan": 33.75
-}
-)");
-  Plan renamed = found;
-  renamed.schedule = "\"\xff";
-  EXPECT_EQ(nlohmann::json::parse(to_json(renamed))["schedule"], "\"\xef\xbf\xbd");
+TEST(PartitionFor, ASchedulesOwnListsGivesWhatItsNameGives) {
+  for (const char* name : {"gpipe", "1f1b", "zb-h1", "forward"}) {
+    PlanOptions options = options_for(3, 4, name);
+    options.recompute = Recompute::kExceptLast;
+    const Schedule schedule = with_recompute(make_schedule(name, 3, 4), options.recompute);
+    std::vector<int> layers;
+    for (const PartitionStage& stage : partition_for(equal_layers(8), schedule, {}).stages)
+      layers.push_back(stage.num_layers);
+    EXPECT_EQ(layers, plan(equal_layers(8), options).layers_per_stage) << name;
+  }
 }
 
 }  // namespace

@@ -126,6 +126,14 @@ TEST(Generators, RefuseHostileSizesBeforeMakingAnything) {
   EXPECT_THROW(make_schedule("zb-v", 1 << 20, 1), InvalidArgument);
 }
 
+TEST(Generators, TakeTimeForTheActionsThereAreNotForTheSquareOfTheWorkers) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    const Schedule schedule = make_schedule(info.name, 8192, 1);
+    EXPECT_EQ(schedule.workers[0].size() % info.default_chunks, 0u) << info.name;
+    EXPECT_EQ(schedule.num_micro_batches, 1) << info.name;
+  }
+}
+
 TEST(Registry, AnswersAnUnknownNameWithTheNearestOne) {
   try {
     make_schedule("1fb1", 2, 2);

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "gpipe/error.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/liveness.h"
@@ -84,6 +86,16 @@ TEST(Liveness, PeakBytesAddWeightsInputsAndActivations) {
             (std::vector<std::int64_t>{1180, 1180}));
   EXPECT_EQ(peak_bytes_by_worker(schedules::one_f_one_b(2, 8), bytes), (std::vector<std::int64_t>{1200, 1100}));
   EXPECT_EQ(peak_bytes_by_worker(schedules::forward_only(2, 8), bytes), (std::vector<std::int64_t>{1100, 1100}));
+}
+
+TEST(Liveness, PeakBytesDoNotOverflow) {
+  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
+  const std::vector<StageBytes> bytes(1, StageBytes{kMax, kMax, kMax});
+  EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(1, 8), bytes), (std::vector<std::int64_t>{kMax}));
+  ValidateOptions options;
+  options.stages = bytes;
+  options.memory_limit_bytes = 1000;
+  EXPECT_THROW(validate(schedules::gpipe(1, 8), options), ScheduleError);
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/schedule/validate.h"
 #include "tests/schedule/schedules.h"
 
 namespace gpipe {
@@ -98,11 +99,14 @@ TEST(ScheduleText, ExplainsThatCommunicationIsNotWritten) {
 }
 
 TEST(ScheduleText, RefusesHostileNumbersWithoutMakingTables) {
-  for (const char* text : {"F1000000000", "1000000000F0", "0F99999999999999999999999", "134217727F0", "0F134217727"}) {
-    EXPECT_THROW(parse_schedule(text), Error) << text;
+  for (const char* text : {"1000000000F0", "65536F0", "0F99999999999999999999999", "0F2147483647"}) {
+    EXPECT_THROW(parse_schedule(text), ParseError) << text;
   }
-  EXPECT_THAT(message_of([] { parse_text("F1000000000"); }), HasSubstr("numbers end at"));
-  EXPECT_THAT(message_of([] { parse_text("134217727F0"); }), HasSubstr("1 actions"));
+  EXPECT_THAT(message_of([] { parse_text("65536F0"); }), HasSubstr("stages end at 65535"));
+  // A file may claim many micro-batches; the proof then names the first that is missing.
+  for (const char* text : {"F1000000000", "F0 F2147483646 B0", "F0 F5 B0 B5", "65535F0"}) {
+    EXPECT_THROW(validate(parse_schedule(text)), ScheduleError) << text;
+  }
 }
 
 TEST(ScheduleText, QuotesHostileBytesHarmlessly) {

@@ -13,9 +13,9 @@ struct Turn {
   int micro_batch;
 };
 
-Turn turn(int index, int num_workers, int chunks) {
-  const int round = index / (num_workers * chunks);
-  return {index / num_workers % chunks, round * num_workers + index % num_workers};
+Turn turn(std::int64_t index, int num_workers, int chunks) {
+  const std::int64_t round = index / (std::int64_t{num_workers} * chunks);
+  return {static_cast<int>(index / num_workers % chunks), static_cast<int>(round * num_workers + index % num_workers)};
 }
 
 }  // namespace
@@ -26,29 +26,31 @@ Schedule interleaved(int num_workers, int num_micro_batches, int chunks) {
     schedule.workers = one_f_one_b(num_workers, num_micro_batches).workers;
     return schedule;
   }
-  // Made for whole rounds, then cut to the micro-batches there are.
+  // Laid out for whole rounds of K micro-batches; of the last round, only the turns that there are.
   const int rounds = (num_micro_batches - 1) / num_workers + 1;
-  schedule = loop_schedule("interleaved", num_workers, rounds * num_workers, chunks);
-  const int num_turns = rounds * num_workers * chunks;
+  const std::int64_t num_turns = std::int64_t{rounds} * num_workers * chunks;
+  std::vector<std::int64_t> turns;
+  for (std::int64_t first = 0; first < num_turns; first += num_workers) {
+    const int micro_batch = turn(first, num_workers, chunks).micro_batch;
+    for (int m = micro_batch; m < std::min(micro_batch + num_workers, num_micro_batches); ++m)
+      turns.push_back(first + m - micro_batch);
+  }
   for (int worker = 0; worker < num_workers; ++worker) {
     auto& actions = schedule.workers[worker];
-    const auto add_forward = [&](int index) {
-      const Turn t = turn(index, num_workers, chunks);
-      actions.push_back({ActionKind::kForward, t.chunk * num_workers + worker, t.micro_batch});
-    };
-    const auto add_backward = [&](int index) {
-      const Turn t = turn(index, num_workers, chunks);
-      actions.push_back({ActionKind::kBackward, (chunks - 1 - t.chunk) * num_workers + worker, t.micro_batch});
-    };
+    actions.reserve(2 * turns.size());
     // The first gradient is back after the chunks before the last one and a return trip to the last worker.
-    const int warm_up = std::min(num_turns, (chunks - 1) * num_workers + 2 * (num_workers - 1 - worker));
-    for (int index = 0; index < warm_up; ++index) add_forward(index);
-    for (int index = 0; index < num_turns; ++index) {
-      if (warm_up + index < num_turns) add_forward(warm_up + index);
-      add_backward(index);
+    const std::int64_t warm_up = std::int64_t{chunks - 1} * num_workers + 2 * (num_workers - 1 - worker);
+    std::size_t forward = 0;
+    for (const std::int64_t backward : turns) {
+      for (; forward < turns.size() && turns[forward] <= warm_up + backward; ++forward) {
+        const Turn t = turn(turns[forward], num_workers, chunks);
+        actions.push_back({ActionKind::kForward, t.chunk * num_workers + worker, t.micro_batch});
+      }
+      const Turn t = turn(backward, num_workers, chunks);
+      actions.push_back({ActionKind::kBackward, (chunks - 1 - t.chunk) * num_workers + worker, t.micro_batch});
     }
   }
-  return first_micro_batches(std::move(schedule), num_micro_batches);
+  return schedule;
 }
 
 }  // namespace gpipe::schedules

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-
 #include "gpipe/error.h"
 #include "gpipe/schedule/generators.h"
 
@@ -16,6 +14,10 @@ Schedule empty_schedule(const char* name, int num_workers, int num_micro_batches
   check("stages", num_workers);
   check("micro-batches", num_micro_batches);
   check("chunks", chunks);
+  if (static_cast<std::int64_t>(num_workers) * chunks > kMaxStages) {
+    throw InvalidArgument(fmt::format("{}: {} stages x {} chunks; the limit is {} in all", name, num_workers,
+                                      chunks, kMaxStages));
+  }
   // F, I and W of every stage and micro-batch; in floating point, so that no product overflows.
   const double num_actions = 3.0 * num_workers * num_micro_batches * chunks;
   if (num_actions > static_cast<double>(kMaxActions)) {
@@ -43,16 +45,6 @@ Schedule v_schedule(const char* name, int num_workers, int num_micro_batches) {
   for (int worker = 0; worker < num_workers; ++worker) {
     schedule.worker_of_stage[worker] = worker;
     schedule.worker_of_stage[2 * num_workers - 1 - worker] = worker;
-  }
-  return schedule;
-}
-
-Schedule first_micro_batches(Schedule schedule, int num_micro_batches) {
-  schedule.num_micro_batches = num_micro_batches;
-  for (auto& actions : schedule.workers) {
-    actions.erase(std::remove_if(actions.begin(), actions.end(),
-                                 [&](const Action& action) { return action.micro_batch >= num_micro_batches; }),
-                  actions.end());
   }
   return schedule;
 }

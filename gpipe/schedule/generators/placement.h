@@ -15,7 +15,4 @@ Schedule loop_schedule(const char* name, int num_workers, int num_micro_batches,
 // Stages w and 2K-1-w on worker w.
 Schedule v_schedule(const char* name, int num_workers, int num_micro_batches);
 
-// The same schedule for its first micro-batches only. What is left keeps its order, so no dependency is turned around.
-Schedule first_micro_batches(Schedule schedule, int num_micro_batches);
-
 }  // namespace gpipe::schedules

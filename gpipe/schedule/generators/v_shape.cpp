@@ -14,18 +14,26 @@ namespace {
 constexpr ActionKind kF = ActionKind::kForward;
 constexpr ActionKind kI = ActionKind::kInputGrad;
 
-// Appends actions of one worker, each taking the next micro-batch of its kind and chunk.
+// Appends actions of one worker, each taking the next micro-batch of its kind and chunk; those that do not exist are only
+// counted.
 class Appender {
  public:
-  Appender(std::vector<Action>& actions, int num_workers, int worker)
-      : actions_(actions), stages_{worker, 2 * num_workers - 1 - worker} {}
+  Appender(Schedule& schedule, int worker)
+      : actions_(schedule.workers[worker]),
+        num_micro_batches_(schedule.num_micro_batches),
+        stages_{worker, schedule.num_stages - 1 - worker} {}
 
-  void add(ActionKind kind, int chunk) { actions_.push_back({kind, stages_[chunk], count(kind, chunk)++}); }
+  void add(ActionKind kind, int chunk) {
+    const int micro_batch = count(kind, chunk)++;
+    if (micro_batch < num_micro_batches_) actions_.push_back({kind, stages_[chunk], micro_batch});
+  }
   int& count(ActionKind kind, int chunk) { return kind == kF ? forwards_[chunk] : input_grads_[chunk]; }
+  bool is_complete() const { return actions_.size() == std::size_t{4} * static_cast<std::size_t>(num_micro_batches_); }
 
  private:
   std::vector<Action>& actions_;
-  std::array<int, 2> stages_;
+  const int num_micro_batches_;
+  const std::array<int, 2> stages_;
   std::array<int, 2> forwards_{};
   std::array<int, 2> input_grads_{};
 };
@@ -97,11 +105,10 @@ Schedule from_building_block(Schedule schedule, const BuildingBlock& block, int 
 
 Schedule zb_v(int num_workers, int num_micro_batches) {
   Schedule schedule = v_schedule("zb-v", num_workers, num_micro_batches);
-  // Made for at least 2K micro-batches, then cut to those there are.
+  // Laid out for at least 2K micro-batches, of which only those that there are get actions.
   const int padded = std::max(num_micro_batches, 2 * num_workers);
-  schedule = v_schedule("zb-v", num_workers, padded);
   for (int worker = 0; worker < num_workers; ++worker) {
-    Appender actions(schedule.workers[worker], num_workers, worker);
+    Appender actions(schedule, worker);
     // Warm-up: forwards of chunk 0 until the first one is back on chunk 1; then both; then chunk 1 forth and back.
     for (int n = 0; n < 2 * (num_workers - worker) - 1; ++n) actions.add(kF, 0);
     for (int n = 0; n < worker; ++n) {
@@ -113,18 +120,17 @@ Schedule zb_v(int num_workers, int num_micro_batches) {
       actions.add(kI, 1);
     }
     // Steady: one F and one I of each chunk in turn.
-    while (actions.count(kF, 1) < padded) {
+    while (actions.count(kF, 1) < padded && !actions.is_complete()) {
       if (actions.count(kF, 0) < padded) actions.add(kF, 0);
       actions.add(kI, 0);
       actions.add(kF, 1);
       actions.add(kI, 1);
     }
-    while (actions.count(kI, 0) < padded || actions.count(kI, 1) < padded) {
-      if (actions.count(kI, 0) < padded) actions.add(kI, 0);
-      if (actions.count(kI, 1) < padded) actions.add(kI, 1);
+    while (!actions.is_complete()) {
+      actions.add(kI, 0);
+      actions.add(kI, 1);
     }
   }
-  schedule = first_micro_batches(std::move(schedule), num_micro_batches);
   fill(schedule, 2 * num_workers);
   return schedule;
 }

@@ -1,5 +1,8 @@
 #include "gpipe/schedule/generators/weight_grad_fill.h"
 
+#include <algorithm>
+#include <numeric>
+
 namespace gpipe::schedules {
 namespace {
 
@@ -13,18 +16,30 @@ class Filler {
     }
   }
 
-  // Every worker decides on what was finished before this time unit.
+  // Every worker decides on what was finished before this time unit. A worker with nothing to do sleeps until one of its
+  // stages, or a neighbour of one, has finished something.
   bool run() {
+    std::vector<int> awake(order_.num_workers());
+    std::iota(awake.begin(), awake.end(), 0);
     std::vector<Action> finished;
     for (std::int64_t left = order_.num_actions() * 3 / 2; left > 0;
          left -= static_cast<std::int64_t>(finished.size())) {
       finished.clear();
-      for (int worker = 0; worker < order_.num_workers(); ++worker) {
+      for (const int worker : awake) {
         Action action;
         if (pick(worker, action)) finished.push_back(action);
       }
       if (finished.empty()) return false;
-      for (const Action& action : finished) finish(action);
+      awake.clear();
+      for (const Action& action : finished) {
+        finish(action);
+        for (int stage = std::max(0, action.stage - 1); stage <= std::min(action.stage + 1, order_.num_stages - 1);
+             ++stage) {
+          awake.push_back(order_.worker_of_stage[stage]);
+        }
+      }
+      std::sort(awake.begin(), awake.end());
+      awake.erase(std::unique(awake.begin(), awake.end()), awake.end());
     }
     return true;
   }
