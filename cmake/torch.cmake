@@ -1,0 +1,20 @@
+# gpipe::gpipe: everything that touches a tensor. Not installed yet.
+find_package(Torch REQUIRED)
+find_package(OpenMP REQUIRED)
+
+add_library(gpipe_torch STATIC
+  gpipe/model/layer.cpp
+  gpipe/model/layer_chain.cpp
+  gpipe/model/layer_scope.cpp
+  gpipe/model/micro_batch.cpp
+  gpipe/execute/pipeline.cpp
+  gpipe/execute/pipeline_function.cpp
+  gpipe/execute/stage.cpp
+  gpipe/execute/step_in_flight.cpp
+)
+add_library(gpipe::gpipe ALIAS gpipe_torch)
+set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+# One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
+target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
+# The plain target: what Torch's own variable adds leaks absolute paths.
+target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt gpipe_warnings)

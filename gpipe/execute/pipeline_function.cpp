@@ -1,0 +1,111 @@
+// The drop-in forward: a custom autograd function whose backward runs the pipeline's backward actions.
+#include <fmt/format.h>
+#include <torch/autograd.h>
+#include <torch/torch.h>
+
+#include "gpipe/error.h"
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/step_in_flight.h"
+
+namespace gpipe {
+namespace {
+
+// Row by row, in the order of the micro-batches.
+Tensors concatenate(const std::vector<Tensors>& by_micro_batch) {
+  Tensors whole;
+  for (std::size_t index = 0; index < by_micro_batch.front().size(); ++index) {
+    Tensors parts;
+    for (const Tensors& tensors : by_micro_batch) {
+      if (tensors[index].defined()) parts.push_back(tensors[index]);
+    }
+    if (!parts.empty() && parts.front().dim() == 0) {
+      throw InvalidArgument(fmt::format(
+          "output {} of the model is a scalar for each micro-batch; compute it in train_step's loss instead", index));
+    }
+    whole.push_back(parts.empty() ? at::Tensor() : at::cat(parts, 0));
+  }
+  return whole;
+}
+
+// The rows of each micro-batch. An output may have another number of rows than the input had: `outputs` says how many.
+std::vector<Tensors> split_like(const Tensors& whole, const std::vector<Tensors>& outputs) {
+  std::vector<Tensors> parts(outputs.size());
+  for (std::size_t index = 0; index < whole.size(); ++index) {
+    std::int64_t first = 0;
+    for (std::size_t m = 0; m < outputs.size(); ++m) {
+      const std::int64_t rows = outputs[m][index].defined() ? outputs[m][index].size(0) : 0;
+      parts[m].push_back(whole[index].defined() ? whole[index].narrow(0, first, rows) : at::Tensor());
+      first += rows;
+    }
+  }
+  return parts;
+}
+
+// Keeps a step alive between forward and backward.
+struct StepHolder : torch::CustomClassHolder {
+  std::unique_ptr<StepInFlight> step;
+};
+
+struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
+  // `phony` requires a gradient, so that the outputs do even if no input does.
+  static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, PipelineImpl* pipeline,
+                         at::TensorList inputs) {
+    auto holder = c10::make_intrusive<StepHolder>();
+    holder->step = std::make_unique<StepInFlight>(*pipeline, inputs.vec(), true);
+    holder->step->run(Phase::kForward);
+    Tensors outputs = concatenate(holder->step->results());
+    context->saved_data["step"] = c10::IValue::make_capsule(holder);
+    Tensors without_grad;
+    for (const at::Tensor& output : outputs) {
+      if (output.defined() && !output.is_floating_point() && !output.is_complex()) without_grad.push_back(output);
+    }
+    context->mark_non_differentiable(without_grad);
+    return outputs;
+  }
+
+  static Tensors backward(torch::autograd::AutogradContext* context, Tensors grads) {
+    auto holder = c10::static_intrusive_pointer_cast<StepHolder>(context->saved_data["step"].toCapsule());
+    if (!holder->step) {
+      throw Error("backward through this pipeline output was called a second time; call forward again first");
+    }
+    const std::unique_ptr<StepInFlight> step = std::move(holder->step);
+    step->set_output_grads(split_like(grads, step->results()));
+    step->run(Phase::kBackward);
+    Tensors result = {at::Tensor(), at::Tensor()};  // of the phony and of the pipeline
+    for (std::size_t index = 0; index < step->input_grads().front().size(); ++index) {
+      Tensors parts;
+      for (const Tensors& tensors : step->input_grads()) {
+        if (tensors[index].defined()) parts.push_back(tensors[index]);
+      }
+      result.push_back(parts.size() == step->input_grads().size() ? at::cat(parts, 0) : at::Tensor());
+    }
+    return result;
+  }
+};
+
+}  // namespace
+
+Tensors PipelineImpl::forward(const Tensors& inputs) {
+  bool needs_grad = false;
+  if (at::GradMode::is_enabled()) {
+    for (const at::Tensor& input : inputs) needs_grad |= input.defined() && input.requires_grad();
+    for (const at::Tensor& parameter : parameters()) needs_grad |= parameter.requires_grad();
+  }
+  if (!needs_grad) {
+    StepInFlight step(*this, inputs, false);
+    step.run(Phase::kAll);
+    return concatenate(step.results());
+  }
+  return PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, at::TensorList(inputs));
+}
+
+at::Tensor PipelineImpl::forward(const at::Tensor& input) {
+  const Tensors outputs = forward(Tensors{input});
+  if (outputs.size() != 1) {
+    throw InvalidArgument(
+        fmt::format("the model returns {} tensors; call forward with a std::vector of inputs", outputs.size()));
+  }
+  return outputs.front();
+}
+
+}  // namespace gpipe

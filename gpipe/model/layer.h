@@ -1,0 +1,90 @@
+// Layer: one element of the chain, whatever the types its forward takes and returns.
+#pragma once
+
+#include <torch/nn/module.h>
+#include <torch/nn/modules/container/any.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpipe/error.h"
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+// A built layer. Thread-compatible.
+struct Layer {
+  std::shared_ptr<torch::nn::Module> module;
+  std::function<Tensors(Tensors)> forward;
+};
+
+namespace detail {
+
+// The parameter types of a member function, without references.
+template <typename Method>
+struct Signature;
+template <typename Result, typename Class, typename... Args>
+struct Signature<Result (Class::*)(Args...)> {
+  using Arguments = std::tuple<std::decay_t<Args>...>;
+};
+template <typename Result, typename Class, typename... Args>
+struct Signature<Result (Class::*)(Args...) const> : Signature<Result (Class::*)(Args...)> {};
+
+template <typename T>
+struct IsTensorTuple : std::false_type {};
+template <typename... Ts>
+struct IsTensorTuple<std::tuple<Ts...>> : std::bool_constant<(std::is_same_v<Ts, at::Tensor> && ...)> {};
+
+void check_num_tensors(std::size_t got, std::size_t expected);
+
+template <typename Tuple>
+Tuple to_tuple(Tensors tensors) {
+  check_num_tensors(tensors.size(), std::tuple_size_v<Tuple>);
+  std::size_t next = 0;
+  Tuple tuple;
+  std::apply([&](auto&... element) { ((element = std::move(tensors[next++])), ...); }, tuple);
+  return tuple;
+}
+
+inline Tensors to_tensors(at::Tensor tensor) { return {std::move(tensor)}; }
+inline Tensors to_tensors(Tensors tensors) { return tensors; }
+template <typename... Ts>
+Tensors to_tensors(std::tuple<Ts...> tuple) {
+  return std::apply([](auto&... element) { return Tensors{std::move(element)...}; }, tuple);
+}
+
+template <typename Module>
+Tensors call(Module& module, Tensors tensors) {
+  using Arguments = typename Signature<decltype(&Module::forward)>::Arguments;
+  if constexpr (std::is_same_v<Arguments, std::tuple<Tensors>>) {
+    return to_tensors(module.forward(std::move(tensors)));
+  } else if constexpr (IsTensorTuple<Arguments>::value) {
+    return std::apply([&](auto&... tensor) { return to_tensors(module.forward(std::move(tensor)...)); },
+                      static_cast<Arguments&>(*std::make_unique<Arguments>(to_tuple<Arguments>(std::move(tensors)))));
+  } else {
+    using Argument = std::tuple_element_t<0, Arguments>;
+    static_assert(std::tuple_size_v<Arguments> == 1 && IsTensorTuple<Argument>::value,
+                  "a layer's forward takes tensors, one std::tuple of tensors, or one std::vector of tensors");
+    return to_tensors(module.forward(to_tuple<Argument>(std::move(tensors))));
+  }
+}
+
+}  // namespace detail
+
+// A layer of a known type: `Module` is the class that has forward, such as torch::nn::LinearImpl.
+template <typename Module>
+Layer make_layer(std::shared_ptr<Module> module) {
+  Module* pointer = module.get();
+  return {std::move(module), [pointer](Tensors tensors) { return detail::call(*pointer, std::move(tensors)); }};
+}
+
+// A layer out of a torch::nn::Sequential. One tensor is passed as such, several as a std::tuple of up to 8 or, if the module
+// does not take that, as a std::vector.
+Layer make_layer(torch::nn::AnyModule module);
+
+}  // namespace gpipe

@@ -1,0 +1,53 @@
+// LayerChain: the model as a list of layers that are built only where they are needed.
+#pragma once
+
+#include <torch/nn/modules/container/sequential.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "gpipe/model/layer.h"
+
+namespace gpipe {
+
+// Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name): the
+// initial weights do not depend on the partition, nor on which layers were built before.
+//
+// Thread-compatible.
+class LayerChain {
+ public:
+  LayerChain() = default;
+  // The layers of a model that is built already, with its names. They stay shared with it.
+  LayerChain(const torch::nn::Sequential& model);  // NOLINT(google-explicit-constructor)
+
+  // `Holder` is a module holder such as torch::nn::Linear; its constructor gets `args` when the layer is built. Throws
+  // InvalidArgument if the name is empty, holds a dot or is taken.
+  template <typename Holder, typename... Args>
+  LayerChain& add(const std::string& name, Args... args) {
+    using Module = typename Holder::ContainedType;
+    return add_layer(name, [args = std::make_tuple(std::move(args)...)] {
+      return make_layer(
+          std::apply([](const auto&... arg) { return Holder(std::make_shared<Module>(arg...)).ptr(); }, args));
+    });
+  }
+
+  int size() const { return static_cast<int>(layers_.size()); }
+  const std::string& name(int layer) const { return layers_[layer].name; }
+  Layer build(int layer, std::uint64_t seed) const;
+
+ private:
+  LayerChain& add_layer(const std::string& name, std::function<Layer()> build);
+
+  struct Entry {
+    std::string name;
+    std::function<Layer()> build;
+  };
+  std::vector<Entry> layers_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,50 @@
+// Layer scope: who is running on this thread, for the layers themselves and for their random draws.
+#pragma once
+
+#include <ATen/core/Generator.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <cstdint>
+
+namespace gpipe {
+
+// A layer at work on a micro-batch.
+struct LayerRun {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  int layer = 0;
+  int micro_batch = 0;
+  std::int64_t first_sample = 0;  // of the micro-batch, in its mini-batch
+  bool recomputing = false;
+};
+
+// While it lives, every libtorch operation of this thread that would draw from the default CPU generator draws from a
+// stream that is a function of (seed, step, layer, micro_batch) alone: dropout in every form, bernoulli_, normal_,
+// randperm, multinomial and all the others. Draws with a generator of their own, on other threads and outside the scope
+// are untouched. Scopes nest: the inner one counts.
+//
+// Confined to its thread.
+class LayerScope {
+ public:
+  explicit LayerScope(const LayerRun& run);
+  ~LayerScope();
+  LayerScope(const LayerScope&) = delete;
+  LayerScope& operator=(const LayerScope&) = delete;
+
+  // Of the innermost scope of this thread; null outside.
+  static const LayerRun* current();
+  // How often it was called before within the innermost scope, which must exist: tells calls of one layer run apart.
+  static int next_call();
+
+ private:
+  const LayerRun run_;
+  at::Generator generator_;
+  int num_calls_ = 0;
+  LayerScope* const outer_;
+  c10::impl::IncludeDispatchKeyGuard guard_;
+};
+
+// True inside a layer's forward that is run again in the backward pass.
+bool is_recomputing();
+
+}  // namespace gpipe

@@ -1,0 +1,70 @@
+#include "gpipe/model/micro_batch.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+
+#include "gpipe/error.h"
+
+namespace gpipe {
+namespace {
+
+// The number of rows all tensors that are split have in common.
+std::int64_t num_rows(const Tensors& batch, const std::set<std::size_t>& whole) {
+  std::int64_t rows = -1;
+  std::size_t first = 0;
+  for (std::size_t index = 0; index < batch.size(); ++index) {
+    if (!batch[index].defined() || whole.count(index)) continue;
+    if (batch[index].dim() == 0) {
+      throw InvalidArgument(fmt::format(
+          "tensor {} of the batch is a scalar, which cannot be split into micro-batches; replicate it instead", index));
+    }
+    const std::int64_t size = batch[index].size(0);
+    if (rows < 0) {
+      rows = size;
+      first = index;
+    } else if (size != rows) {
+      throw InvalidArgument(fmt::format(
+          "tensor {} of the batch has {} rows, but tensor {} has {}; give both the same number, or replicate one",
+          first, rows, index, size));
+    }
+  }
+  if (rows < 0) throw InvalidArgument("the batch has no tensor that could be split into micro-batches");
+  if (rows == 0) throw InvalidArgument("the batch has 0 rows; there is nothing to train on");
+  return rows;
+}
+
+}  // namespace
+
+std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches, const std::vector<int>& replicated) {
+  if (num_micro_batches < 1) {
+    throw InvalidArgument(fmt::format("the number of micro-batches is {}; it must be at least 1", num_micro_batches));
+  }
+  std::set<std::size_t> whole;
+  for (const int index : replicated) {
+    if (index < 0 || index >= static_cast<int>(batch.size())) {
+      throw InvalidArgument(
+          fmt::format("tensor {} is to be replicated, but the batch has {} tensors", index, batch.size()));
+    }
+    whole.insert(static_cast<std::size_t>(index));
+  }
+  const std::int64_t rows = num_rows(batch, whole);
+  const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
+  std::vector<MicroBatch> micro_batches(count);
+  std::int64_t first = 0;
+  for (std::int64_t m = 0; m < count; ++m) {
+    MicroBatch& micro_batch = micro_batches[m];
+    micro_batch.first_sample = first;
+    micro_batch.num_samples = rows / count + (m < rows % count ? 1 : 0);
+    for (std::size_t index = 0; index < batch.size(); ++index) {
+      const bool keep = !batch[index].defined() || whole.count(index);
+      micro_batch.tensors.push_back(keep ? batch[index] : batch[index].narrow(0, first, micro_batch.num_samples));
+    }
+    first += micro_batch.num_samples;
+  }
+  return micro_batches;
+}
+
+}  // namespace gpipe
