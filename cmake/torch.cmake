@@ -3,6 +3,8 @@ find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
 
 add_library(gpipe_torch STATIC
+  gpipe/model/deferred_batch_norm.cpp
+  gpipe/model/dropout.cpp
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_scope.cpp
@@ -14,6 +16,7 @@ add_library(gpipe_torch STATIC
 )
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
+target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
 # One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
 target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
 # The plain target: what Torch's own variable adds leaks absolute paths.

@@ -13,12 +13,13 @@ int main() {
   const gpipe::Timeline timeline = gpipe::simulate(schedule, gpipe::uniform_costs(schedule));
 
   std::printf("%s\n", gpipe::to_gantt(timeline).c_str());
-  std::printf("bubble %.1f %%, canonical: %s, worker 0 holds up to %.0f micro-batches\n\n", 100 * timeline.bubble_fraction,
-              certificate.canonical ? "yes" : "no", certificate.peak_activations[0]);
+  std::printf("bubble %.1f %%, canonical: %s, worker 0 holds up to %.0f micro-batches\n\n",
+              100 * timeline.bubble_fraction, certificate.canonical ? "yes" : "no", certificate.peak_activations[0]);
 
   try {
-    gpipe::validate(gpipe::parse_schedule("F0 B0 F1 B1\n"
-                                          "F0 F1 B0 B1\n"));
+    gpipe::validate(
+        gpipe::parse_schedule("F0 B0 F1 B1\n"
+                              "F0 F1 B0 B1\n"));
   } catch (const gpipe::ScheduleError& error) {
     std::printf("%s\n", error.what());
   }

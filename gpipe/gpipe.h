@@ -1,4 +1,4 @@
-// Everything a user includes.
+// Everything a user includes. The part on libtorch comes with the target gpipe::gpipe, which defines GPIPE_WITH_TORCH.
 #pragma once
 
 #include "gpipe/error.h"
@@ -15,3 +15,11 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/simulate.h"
+
+#ifdef GPIPE_WITH_TORCH
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/model/deferred_batch_norm.h"
+#include "gpipe/model/dropout.h"
+#include "gpipe/model/layer_chain.h"
+#include "gpipe/model/layer_scope.h"
+#endif

@@ -61,6 +61,7 @@ class Executor {
                 [&] {
                   for (const auto& channel : channels_) channel->cancel();
                 });
+    add_up(timeline);
     return timeline;
   }
 

@@ -88,6 +88,9 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
     layers_.push_back({layer, chain.name(layer), chain.build(layer, options_.seed())});
     register_module(chain.name(layer), layers_.back().layer.module);
   }
+  for (const auto& module : modules(/*include_self=*/false)) {
+    if (auto* listener = dynamic_cast<StepListener*>(module.get())) listeners_.push_back(listener);
+  }
   workers_ = std::make_unique<Workers>(options_.num_stages());
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.
   // at::get_num_threads forces libtorch's own lazy setting first.

@@ -18,6 +18,7 @@
 #include "gpipe/execute/stage.h"
 #include "gpipe/execute/workers.h"
 #include "gpipe/model/layer_chain.h"
+#include "gpipe/model/step_listener.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
@@ -96,12 +97,12 @@ class PipelineImpl : public torch::nn::Module {
   };
 
   const Proven& proven(int num_micro_batches, bool with_grad);
-  void check_batch(const Tensors& inputs) const;
 
   const PipelineOptions options_;
   std::vector<StageLayer> layers_;
   std::vector<int> layers_per_stage_;
   std::map<std::tuple<int, bool, bool>, Proven> proven_;  // by micro-batches, with gradient, in training
+  std::vector<StepListener*> listeners_;                  // among the layers' modules
   std::int64_t step_ = 0;
   std::unique_ptr<Workers> workers_;
 };

@@ -56,11 +56,21 @@ Timeline StepInFlight::run(Phase phase) {
   // what ThreadLocalState carries in every libtorch.
   const at::ThreadLocalState caller;
   const auto autocast_dtype = at::autocast::get_autocast_cpu_dtype();
-  return executor_->run(*pipeline_.workers_, phase, [&](const std::function<void()>& work) {
-    const at::ThreadLocalStateGuard guard(caller);
-    at::autocast::set_autocast_cpu_dtype(autocast_dtype);
-    work();
-  });
+  Timeline timeline;
+  try {
+    timeline = executor_->run(*pipeline_.workers_, phase, [&](const std::function<void()>& work) {
+      const at::ThreadLocalStateGuard guard(caller);
+      at::autocast::set_autocast_cpu_dtype(autocast_dtype);
+      work();
+    });
+  } catch (...) {
+    for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
+    throw;
+  }
+  if (phase != Phase::kBackward) {
+    for (StepListener* listener : pipeline_.listeners_) listener->end_step();
+  }
+  return timeline;
 }
 
 }  // namespace gpipe

@@ -58,4 +58,7 @@ struct Timeline {
   int num_workers() const { return static_cast<int>(workers.size()); }
 };
 
+// Fills the makespan, the bubble fraction and every worker's busy and idle seconds from the spans and optimizer steps.
+void add_up(Timeline& timeline);
+
 }  // namespace gpipe

@@ -54,7 +54,6 @@ class Clock {
     const double end = start + costs_.seconds(action);
     const std::uint32_t id = offsets_[worker] + static_cast<std::uint32_t>(index);
     started_ = {start, id};
-    workers[worker].busy_seconds += end - start;
     if (record_) {
       causes[id] = now.cause;
       workers[worker].spans.push_back({action, start, end});
@@ -82,7 +81,6 @@ class Clock {
     WorkerTimeline& timeline = workers[worker];
     timeline.update_start_seconds = now.seconds;
     timeline.update_end_seconds = now.seconds + costs_.update_seconds[worker];
-    timeline.busy_seconds += costs_.update_seconds[worker];
     if (timeline.update_end_seconds > makespan_seconds || last_cause == kNoCause) last_cause = now.cause;
     makespan_seconds = std::max(makespan_seconds, timeline.update_end_seconds);
   }
@@ -181,23 +179,17 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
   timeline.name = schedule.name;
   timeline.num_stages = schedule.num_stages;
   timeline.num_micro_batches = schedule.num_micro_batches;
-  timeline.makespan_seconds = clock.makespan_seconds;
   timeline.workers = std::move(clock.workers);
   timeline.flows = table.flows;
   if (options.critical_path) timeline.critical_path = clock.critical_path();
 
+  add_up(timeline);
   const std::vector<double> peak_activations = peak_activations_by_worker(schedule);
   const std::vector<std::int64_t> peak_bytes = peak_bytes_by_worker(schedule, stage_bytes(costs));
-  double idle = 0;
   for (int worker = 0; worker < timeline.num_workers(); ++worker) {
-    WorkerTimeline& entry = timeline.workers[worker];
-    entry.idle_seconds = std::max(0.0, timeline.makespan_seconds - entry.busy_seconds);
-    entry.peak_activations = peak_activations[worker];
-    entry.peak_bytes = peak_bytes[worker];
-    idle += entry.idle_seconds;
+    timeline.workers[worker].peak_activations = peak_activations[worker];
+    timeline.workers[worker].peak_bytes = peak_bytes[worker];
   }
-  if (timeline.makespan_seconds > 0)
-    timeline.bubble_fraction = idle / (timeline.num_workers() * timeline.makespan_seconds);
 
   const bool free = options.capacities.empty() && cost_table.latency_seconds == 0 &&
                     std::all_of(cost_table.transfer_seconds.begin(), cost_table.transfer_seconds.end(),

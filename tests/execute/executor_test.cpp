@@ -111,7 +111,9 @@ TEST(Executor, RunsEveryActionOfEveryScheduleAtItsLiveCapacities) {
     Harness run(schedule);
     for (int step = 0; step < 3; ++step) {
       const Timeline timeline = run.executor->run(run.workers);
+      EXPECT_GT(timeline.makespan_seconds, 0);
       for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+        EXPECT_LE(timeline.workers[worker].busy_seconds, timeline.makespan_seconds + 1e-9);
         const auto& spans = timeline.workers[worker].spans;
         ASSERT_EQ(spans.size(), schedule.workers[worker].size());
         for (std::size_t index = 0; index < spans.size(); ++index) {

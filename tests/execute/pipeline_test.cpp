@@ -9,6 +9,8 @@
 #include <thread>
 
 #include "gpipe/error.h"
+#include "gpipe/model/deferred_batch_norm.h"
+#include "gpipe/model/dropout.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/validate.h"
 #include "tests/execute/reference.h"
@@ -114,6 +116,39 @@ TEST_F(PipelineTest, TrainsTheSameBitsForEveryNumberOfStagesScheduleAndRecompute
           expect_equal(outcome.losses, plain.losses);
           expect_equal(outcome.parameters, plain.parameters);
         }
+      }
+    }
+  }
+}
+
+TEST_F(PipelineTest, DeferredBatchNormMovesOnceAStepForEveryScheduleAndRecomputeMode) {
+  const Batch batch(13);
+  const auto make_model = [] {
+    torch::manual_seed(5);
+    return torch::nn::Sequential(torch::nn::Linear(8, 6), nn::DeferredBatchNorm1d(6), torch::nn::ReLU(),
+                                 nn::Dropout(0.1), torch::nn::Linear(6, 6), nn::DeferredBatchNorm1d(6),
+                                 torch::nn::Linear(6, 4));
+  };
+  std::vector<at::Tensor> first;
+  for (const int num_stages : {1, 2, 3}) {
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved"}) {
+      for (const Recompute recompute : {Recompute::kAlways, Recompute::kNever}) {
+        SCOPED_TRACE(std::string(schedule) + " K=" + std::to_string(num_stages) + " recompute " + name(recompute));
+        Pipeline pipeline(
+            LayerChain(make_model()),
+            PipelineOptions(num_stages).num_micro_batches(kNumMicroBatches).schedule(schedule).recompute(recompute));
+        torch::optim::Adam optimizer(pipeline->parameters(), 1e-2);
+        std::vector<at::Tensor> result;
+        for (int step = 0; step < kNumSteps; ++step) {
+          optimizer.zero_grad();
+          result.push_back(pipeline->train_step(batch.input, batch.target, torch::nn::CrossEntropyLoss()).loss);
+          optimizer.step();
+        }
+        for (const at::Tensor& parameter : pipeline->parameters()) result.push_back(parameter);
+        for (const at::Tensor& buffer : pipeline->buffers()) result.push_back(buffer);
+        EXPECT_EQ(pipeline->named_buffers()["1.num_batches_tracked"].item<std::int64_t>(), kNumSteps);
+        if (first.empty()) first = result;
+        expect_equal(result, first);
       }
     }
   }

@@ -1,0 +1,88 @@
+// Deferred batch norm: normalises by micro-batch, updates its running statistics once per mini-batch.
+#pragma once
+
+#include <torch/nn/cloneable.h>
+#include <torch/nn/modules/batchnorm.h>
+#include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
+
+#include <cstdint>
+#include <map>
+#include <ostream>
+#include <vector>
+
+#include "gpipe/model/step_listener.h"
+
+namespace gpipe::nn {
+
+// What a forward in training saw, per channel.
+struct BatchStatistics {
+  std::int64_t count = 0;  // values of each channel
+  at::Tensor mean;
+  at::Tensor variance;  // unbiased
+};
+
+// torch::nn::BatchNorm with the same options, parameters, buffers, names and outputs. It differs inside a layer run (see
+// LayerScope) in training: the running statistics stay as they are until end_step(), or a micro-batch of another step,
+// and then move once, to the statistics of all micro-batches merged in ascending order. A recompute counts nothing.
+//
+// As in torch, a micro-batch with one value per channel cannot be normalised and throws.
+//
+// Confined to its worker while a step runs; it must not be shared by stages on different workers.
+template <int D, typename Original, typename Derived>
+class DeferredBatchNormImplBase : public torch::nn::Cloneable<Derived>, public StepListener {
+ public:
+  explicit DeferredBatchNormImplBase(const torch::nn::BatchNormOptions& options_);
+  // Shares the original's parameters and buffers and takes over its mode.
+  explicit DeferredBatchNormImplBase(const Original& original);
+
+  void reset() override;
+  // Throws InvalidArgument for an input of the wrong number of dimensions.
+  at::Tensor forward(const at::Tensor& input);
+  void end_step() override;
+  void abandon_step() override;
+  void pretty_print(std::ostream& stream) const override;
+
+  torch::nn::BatchNormOptions options;
+  at::Tensor weight;
+  at::Tensor bias;
+  at::Tensor running_mean;
+  at::Tensor running_var;
+  at::Tensor num_batches_tracked;
+
+ private:
+  at::Tensor normalise(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& variance, double momentum);
+  double count_batch();
+
+  std::int64_t step_ = 0;                                // of what is pending
+  std::map<int, std::vector<BatchStatistics>> pending_;  // by micro-batch; several if a layer calls it several times
+};
+
+class DeferredBatchNorm1dImpl
+    : public DeferredBatchNormImplBase<1, torch::nn::BatchNorm1dImpl, DeferredBatchNorm1dImpl> {
+ public:
+  using DeferredBatchNormImplBase::DeferredBatchNormImplBase;
+};
+TORCH_MODULE(DeferredBatchNorm1d);
+
+class DeferredBatchNorm2dImpl
+    : public DeferredBatchNormImplBase<2, torch::nn::BatchNorm2dImpl, DeferredBatchNorm2dImpl> {
+ public:
+  using DeferredBatchNormImplBase::DeferredBatchNormImplBase;
+};
+TORCH_MODULE(DeferredBatchNorm2d);
+
+class DeferredBatchNorm3dImpl
+    : public DeferredBatchNormImplBase<3, torch::nn::BatchNorm3dImpl, DeferredBatchNorm3dImpl> {
+ public:
+  using DeferredBatchNormImplBase::DeferredBatchNormImplBase;
+};
+TORCH_MODULE(DeferredBatchNorm3d);
+
+// The model with every BatchNorm1d, 2d and 3d in its deferred form: a new Sequential with the same names, which shares all
+// parameters, buffers and other layers with `model`. A batch norm within a torch::nn::Sequential that a layer owns is
+// replaced there, in that layer. One that a layer of another type owns is out of reach, because the layer's member has
+// torch's type: throws InvalidArgument that names all of them, and nothing has changed; write DeferredBatchNorm there.
+torch::nn::Sequential convert_batch_norm(torch::nn::Sequential model);
+
+}  // namespace gpipe::nn
