@@ -23,7 +23,8 @@ build: build/build.ninja ## build everything (Release); the command is build/bin
 test: build ## build and run every test
 	@$(CTEST) --test-dir build
 
-demo: build ## build and take a tour of the schedules
+demo: build/build.ninja ## build the command and take a tour of the schedules
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli
 	@scripts/demo
 
 bench: build ## build and run the benchmarks

@@ -61,7 +61,7 @@ Profile read_profile(const std::string& path) {
     return parse_profile(json);
   } catch (const Error& error) {
     throw UsageError(fmt::format("{}: {}", input_name(path), error.what()),
-                     "a profile is the JSON that gpipe::profile writes: the costs of each layer");
+                     "a profile is JSON with the costs of each layer; examples/profile.json is one");
   }
 }
 

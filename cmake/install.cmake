@@ -1,8 +1,11 @@
-# What `cmake --install` puts where: the headers, the library, and the package that `find_package(gpipe)` reads.
+# What `cmake --install` puts where: the headers, the library, the command, and the package that `find_package(gpipe)` reads.
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpipe)
 
 install(TARGETS gpipe_core EXPORT gpipe-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+if(TARGET gpipe_cli)
+  install(TARGETS gpipe_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+endif()
 install(EXPORT gpipe-targets NAMESPACE gpipe:: DESTINATION ${package_dir})
 install(CODE "set(INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR})")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)

@@ -43,6 +43,7 @@ if(MODE STREQUAL "add_subdirectory")
 else()
   run(${CMAKE_COMMAND} --install ${GPIPE_BINARY_DIR} --prefix ${WORK_DIR}/installed)
   check_installed(${WORK_DIR}/installed)
+  run(${WORK_DIR}/installed/bin/gpipe --version)
   # Found where it was not installed to: the package can be moved.
   file(RENAME ${WORK_DIR}/installed ${WORK_DIR}/moved)
   set(where -DCMAKE_PREFIX_PATH=${WORK_DIR}/moved)

@@ -39,7 +39,7 @@ Schedule interleaved(int num_workers, int num_micro_batches, int chunks) {
     auto& actions = schedule.workers[worker];
     actions.reserve(2 * turns.size());
     // The first gradient is back after the chunks before the last one and a return trip to the last worker.
-    const std::int64_t warm_up = std::int64_t{chunks - 1} * num_workers + 2 * (num_workers - 1 - worker);
+    const std::int64_t warm_up = std::int64_t{chunks - 1} * num_workers + std::int64_t{2} * (num_workers - 1 - worker);
     std::size_t forward = 0;
     for (const std::int64_t backward : turns) {
       for (; forward < turns.size() && turns[forward] <= warm_up + backward; ++forward) {

@@ -15,8 +15,8 @@ Schedule empty_schedule(const char* name, int num_workers, int num_micro_batches
   check("micro-batches", num_micro_batches);
   check("chunks", chunks);
   if (static_cast<std::int64_t>(num_workers) * chunks > kMaxStages) {
-    throw InvalidArgument(fmt::format("{}: {} stages x {} chunks; the limit is {} in all", name, num_workers,
-                                      chunks, kMaxStages));
+    throw InvalidArgument(
+        fmt::format("{}: {} stages x {} chunks; the limit is {} in all", name, num_workers, chunks, kMaxStages));
   }
   // F, I and W of every stage and micro-batch; in floating point, so that no product overflows.
   const double num_actions = 3.0 * num_workers * num_micro_batches * chunks;
