@@ -15,6 +15,8 @@ if(GPIPE_CCACHE AND NOT DEFINED GPIPE_CCACHE_WORKS)
   endif()
 endif()
 
+# Without these words it caches nothing that uses a precompiled header.
 if(GPIPE_CCACHE_WORKS AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
-  set(CMAKE_CXX_COMPILER_LAUNCHER ${GPIPE_CCACHE})
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    ${CMAKE_COMMAND} -E env CCACHE_SLOPPINESS=pch_defines,time_macros ${GPIPE_CCACHE})
 endif()

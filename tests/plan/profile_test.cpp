@@ -294,7 +294,7 @@ TEST(Profile, ArbitraryBytesAreParsedOrRefusedAndNothingElse) {
     }
   };
   int parsed = 0;
-  for (int round = 0; round < 30000; ++round) {
+  for (int round = 0; round < 100000; ++round) {
     std::string text = seeds[below(std::size(seeds))];
     for (std::size_t edits = 1 + below(3); edits > 0; --edits) {
       const std::size_t at = below(text.size());
