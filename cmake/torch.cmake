@@ -9,10 +9,17 @@ add_library(gpipe_torch STATIC
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_scope.cpp
   gpipe/model/micro_batch.cpp
+  gpipe/model/profiler.cpp
+  gpipe/model/sandbox.cpp
+  gpipe/model/skip.cpp
+  gpipe/model/tie.cpp
+  gpipe/execute/assembly.cpp
+  gpipe/execute/boundary.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/stage.cpp
   gpipe/execute/step_in_flight.cpp
+  gpipe/execute/train_step.cpp
 )
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)

@@ -19,6 +19,12 @@ class InvalidArgument : public Error {
   using Error::Error;
 };
 
+// Skip connections that do not fit together: a name stashed or popped twice, never, or in the wrong order.
+class SkipError : public Error {
+ public:
+  using Error::Error;
+};
+
 // Text, CSV or JSON that does not follow its grammar. `line` and `column` count from one; zero when the position is unknown.
 class ParseError : public Error {
  public:

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpipe/execute/action_error.h"
+#include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/flow.h"
@@ -22,7 +23,10 @@ enum class Phase { kAll, kForward, kBackward };
 //   void forward(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
 //   void recompute(int micro_batch)
 //   void backward(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
-//   std::string where() const    what it is at, for an error message: "layer 3 (relu)"; may be empty
+//   void give_tied(std::vector<Message>& outputs)   after its last backward: gradients of weights that other stages own
+//   void take_tied(int source, Message input)       after its worker's last action: those of weights it owns
+//   void settle()                                   after that, once a step with a backward
+//   std::string where() const    what it is at, for an error message: "layer 3 (relu)"; may be empty; any thread
 // Inputs and outputs come in the order of the stage's flows in the flow table; `outputs` has their number.
 //
 // Thread-compatible: one step at a time.
@@ -37,6 +41,10 @@ class Executor {
   Executor(Schedule schedule, const Routes& routes, const std::vector<int>& capacities, std::vector<Stage*> stages)
       : schedule_(std::move(schedule)), table_(make_flow_table(schedule_, routes)), stages_(std::move(stages)) {
     for (const int capacity : capacities) channels_.push_back(std::make_unique<Channel<Message>>(capacity));
+    for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
+      at_.push_back(std::make_unique<WorkerState>());
+      last_backward_.emplace_back(find_last_backwards(worker));
+    }
   }
 
   const Schedule& schedule() const { return schedule_; }
@@ -47,9 +55,13 @@ class Executor {
 
   // Runs one step on the workers, which are as many as the schedule's. The first error wins, every channel is cancelled, and
   // it is rethrown as an ActionError; the executor can be used again.
+  //
+  // With a watchdog, a step in which no worker gets on for its time is cancelled, too: throws StuckError.
   Timeline run(
-      Workers& workers, Phase phase = Phase::kAll, const Around& around = [](const auto& work) { work(); }) {
+      Workers& workers, Phase phase = Phase::kAll, const Around& around = [](const auto& work) { work(); },
+      const WatchdogOptions& watchdog = {}) {
     for (const auto& channel : channels_) channel->reset();
+    for (const auto& at : at_) at->store(-1, WorkerState::kDone);
     Timeline timeline;
     timeline.name = schedule_.name;
     timeline.num_stages = schedule_.num_stages;
@@ -57,53 +69,100 @@ class Executor {
     timeline.flows = table_.flows;
     timeline.workers.resize(schedule_.workers.size());
     const Clock::time_point start = Clock::now();
-    workers.run([&](int worker) { around([&] { run_worker(worker, phase, start, timeline.workers[worker]); }); },
-                [&] {
-                  for (const auto& channel : channels_) channel->cancel();
-                });
+    const auto cancel = [&] {
+      for (const auto& channel : channels_) channel->cancel();
+    };
+    const auto work = [&](int worker) {
+      around([&] { run_worker(worker, phase, start, timeline.workers[worker]); });
+    };
+    if (watchdog.seconds > 0) {
+      Watchdog dog(watchdog.seconds, at_);
+      workers.run(work, cancel, {watchdog.seconds / 4, [&] {
+                                   if (dog.is_stuck()) throw_stuck(watchdog);
+                                 }});
+    } else {
+      workers.run(work, cancel);
+    }
     add_up(timeline);
     return timeline;
   }
 
  private:
+  // The positions of its stages' last backwards among a worker's actions.
+  std::vector<bool> find_last_backwards(int worker) const {
+    const std::vector<Action>& actions = schedule_.workers[worker];
+    std::vector<bool> found(schedule_.num_stages);
+    std::vector<bool> last(actions.size());
+    for (std::size_t index = actions.size(); index-- > 0;) {
+      if (!makes_weight_grad(actions[index].kind) || found[actions[index].stage]) continue;
+      found[actions[index].stage] = true;
+      last[index] = true;
+    }
+    return last;
+  }
+
   // Confined to its worker.
   void run_worker(int worker, Phase phase, Clock::time_point start, WorkerTimeline& timeline) {
-    timeline.spans.reserve(schedule_.workers[worker].size());
-    for (const Action& action : schedule_.workers[worker]) {
+    const std::vector<Action>& actions = schedule_.workers[worker];
+    timeline.spans.reserve(actions.size());
+    for (std::size_t index = 0; index < actions.size(); ++index) {
+      const Action& action = actions[index];
       const bool is_forward = action.kind == ActionKind::kForward;
       if (phase != Phase::kAll && is_forward != (phase == Phase::kForward)) continue;
+      at_[worker]->begin(static_cast<int>(index));
       try {
-        timeline.spans.push_back(run_action(action, start));
+        timeline.spans.push_back(run_action(action, start, *at_[worker]));
+        if (last_backward_[worker][index]) give_tied(action.stage, *at_[worker]);
       } catch (const CancelledError&) {
         throw;
       } catch (...) {
         throw_action_error(worker, action, stages_[action.stage]->where());
       }
     }
+    if (phase != Phase::kForward && schedule_.has_backward()) settle(worker);
+    at_[worker]->end();
   }
 
-  Span run_action(const Action& action, Clock::time_point start) {
+  void give_tied(int stage, WorkerState& at) {
+    const std::vector<int>& flows = table_.stages[stage].step_outputs;
+    if (flows.empty()) return;
+    std::vector<Message> outputs(flows.size());
+    stages_[stage]->give_tied(outputs);
+    put(flows, std::move(outputs), at);
+  }
+
+  void settle(int worker) {
+    for (const int flow : table_.step_inputs[worker]) {
+      at_[worker]->wait_for(flow, WorkerState::kTake);
+      stages_[table_.flows[flow].destination]->take_tied(table_.flows[flow].source, channels_[flow]->take());
+    }
+    for (int stage = 0; stage < schedule_.num_stages; ++stage) {
+      if (schedule_.worker_of_stage[stage] == worker) stages_[stage]->settle();
+    }
+  }
+
+  Span run_action(const Action& action, Clock::time_point start, WorkerState& at) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     Stage& stage = *stages_[action.stage];
     const FlowTable::Stage& flows = table_.stages[action.stage];
     Span span{action, 0, 0};
     switch (action.kind) {
       case ActionKind::kForward: {
-        std::vector<Message> inputs = take(flows.forward_inputs);
+        std::vector<Message> inputs = take(flows.forward_inputs, at);
         std::vector<Message> outputs(flows.forward_outputs.size());
         span.start_seconds = now();
         stage.forward(action.micro_batch, std::move(inputs), outputs);
         span.end_seconds = now();
-        put(flows.forward_outputs, std::move(outputs));
+        put(flows.forward_outputs, std::move(outputs), at);
         break;
       }
       case ActionKind::kBackward: {
-        std::vector<Message> inputs = take(flows.backward_inputs);
+        std::vector<Message> inputs = take(flows.backward_inputs, at);
         std::vector<Message> outputs(flows.backward_outputs.size());
         span.start_seconds = now();
         stage.backward(action.micro_batch, std::move(inputs), outputs);
         span.end_seconds = now();
-        put(flows.backward_outputs, std::move(outputs));
+        put(flows.backward_outputs, std::move(outputs), at);
         break;
       }
       case ActionKind::kRecompute:
@@ -118,21 +177,49 @@ class Executor {
     return span;
   }
 
-  std::vector<Message> take(const std::vector<int>& flows) {
+  std::vector<Message> take(const std::vector<int>& flows, WorkerState& at) {
     std::vector<Message> messages;
     messages.reserve(flows.size());
-    for (const int flow : flows) messages.push_back(channels_[flow]->take());
+    for (const int flow : flows) {
+      at.wait_for(flow, WorkerState::kTake);
+      messages.push_back(channels_[flow]->take());
+    }
+    at.work();
     return messages;
   }
 
-  void put(const std::vector<int>& flows, std::vector<Message> messages) {
-    for (std::size_t index = 0; index < flows.size(); ++index) channels_[flows[index]]->put(std::move(messages[index]));
+  void put(const std::vector<int>& flows, std::vector<Message> messages, WorkerState& at) {
+    for (std::size_t index = 0; index < flows.size(); ++index) {
+      at.wait_for(flows[index], WorkerState::kPut);
+      channels_[flows[index]]->put(std::move(messages[index]));
+    }
+  }
+
+  [[noreturn]] void throw_stuck(const WatchdogOptions& options) const {
+    std::vector<StuckWorker> stuck;
+    for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
+      const auto [position, doing, flow] = at_[worker]->load();
+      StuckWorker entry;
+      entry.worker = worker;
+      entry.doing = doing;
+      if (position >= 0) {
+        entry.action = schedule_.workers[worker][position];
+        entry.where = stages_[entry.action->stage]->where();
+      }
+      if (flow >= 0) entry.flow = table_.flows[flow];
+      stuck.push_back(entry);
+    }
+    const StuckError error(options.seconds, std::move(stuck));
+    if (options.on_stuck) options.on_stuck(error);
+    throw error;
   }
 
   const Schedule schedule_;
   const FlowTable table_;
   const std::vector<Stage*> stages_;
   std::vector<std::unique_ptr<Channel<Message>>> channels_;
+  std::vector<std::unique_ptr<WorkerState>> at_;  // of each worker
+  std::vector<std::vector<bool>> last_backward_;  // by worker and position
 };
 
 }  // namespace gpipe

@@ -1,6 +1,7 @@
 #include "gpipe/execute/pipeline.h"
 
 #include <ATen/Parallel.h>
+#include <ATen/ThreadLocalState.h>
 #include <fmt/format.h>
 #include <omp.h>
 #include <torch/torch.h>
@@ -10,6 +11,9 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/step_in_flight.h"
+#include "gpipe/model/profiler.h"
+#include "gpipe/model/sandbox.h"
+#include "gpipe/plan/plan.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 
@@ -45,29 +49,31 @@ Schedule make_schedule(const PipelineOptions& options, int num_micro_batches) {
   return schedule;
 }
 
-std::vector<int> make_balance(const PipelineOptions& options, int num_layers, int num_stages) {
-  if (num_stages > num_layers) {
-    throw InvalidArgument(
-        fmt::format("{} stages for {} layers; give at most one stage a layer", num_stages, num_layers));
-  }
-  std::vector<int> balance = options.balance();
-  if (balance.empty()) {
-    for (int stage = 0; stage < num_stages; ++stage) {
-      balance.push_back(num_layers / num_stages + (stage < num_layers % num_stages ? 1 : 0));
-    }
-  }
+void check_balance(const std::vector<int>& balance, int num_layers, int num_stages) {
   if (static_cast<int>(balance.size()) != num_stages) {
     throw InvalidArgument(fmt::format("balance has {} entries, but there are {} stages", balance.size(), num_stages));
   }
   for (const int layers : balance) {
-    if (layers < 1)
+    if (layers < 1) {
       throw InvalidArgument(fmt::format("balance gives a stage {} layers; each needs at least 1", layers));
+    }
   }
   const int sum = std::accumulate(balance.begin(), balance.end(), 0);
   if (sum != num_layers) {
     throw InvalidArgument(fmt::format("balance adds up to {} layers, but the model has {}", sum, num_layers));
   }
-  return balance;
+}
+
+void check_executable(const Schedule& schedule) {
+  for (const auto& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kInputGrad && action.kind != ActionKind::kWeightGrad) continue;
+      throw InvalidArgument(fmt::format(
+          "schedule \"{}\" splits the backward, which can be proven and simulated, but not executed yet; use gpipe, "
+          "1f1b, interleaved or looped-bfs",
+          schedule.name));
+    }
+  }
 }
 
 void drop_backward(Schedule& schedule) {
@@ -78,19 +84,53 @@ void drop_backward(Schedule& schedule) {
   }
 }
 
+// Stage 0 before there are stages.
+int stage_of(int layer, const std::vector<int>& layers_per_stage) {
+  int stage = 0;
+  for (const int count : layers_per_stage) {
+    if (layer < count) return stage;
+    layer -= count;
+    ++stage;
+  }
+  return 0;
+}
+
 }  // namespace
+
+PipelineOptions::PipelineOptions(const Plan& plan)
+    : num_stages_(static_cast<int>(plan.layers_per_stage.size()) / plan.chunks) {
+  num_micro_batches_ = plan.num_micro_batches;
+  schedule_ = plan.schedule;
+  chunks_per_worker_ = plan.chunks;
+  recompute_ = plan.recompute;
+  balance_ = plan.layers_per_stage;
+}
 
 PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options) : options_(checked(options)) {
   const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
   validate(schedule);
-  layers_per_stage_ = make_balance(options_, chain.size(), schedule.num_stages);
+  check_executable(schedule);
+  if (schedule.num_stages > chain.size()) {
+    throw InvalidArgument(
+        fmt::format("{} stages for {} layers; give at most one stage a layer", schedule.num_stages, chain.size()));
+  }
+  if (!options_.balance().empty()) {
+    check_balance(options_.balance(), chain.size(), schedule.num_stages);
+    layers_per_stage_ = options_.balance();
+  } else if (schedule.num_stages == 1) {
+    layers_per_stage_ = {chain.size()};
+  }
+  std::vector<Layer> built;
+  std::vector<std::string> names;
   for (int layer = 0; layer < chain.size(); ++layer) {
-    layers_.push_back({layer, chain.name(layer), chain.build(layer, options_.seed())});
-    register_module(chain.name(layer), layers_.back().layer.module);
+    built.push_back(chain.build(layer, options_.seed()));
+    names.push_back(chain.name(layer));
+    layers_.push_back({layer, names.back(), built.back()});
   }
-  for (const auto& module : modules(/*include_self=*/false)) {
-    if (auto* listener = dynamic_cast<StepListener*>(module.get())) listeners_.push_back(listener);
-  }
+  if (schedule.num_stages > 1) check_not_shared(names, built);
+  ties_ = bind_ties(chain.ties(), names, built);
+  for (const ChainLayer& layer : layers_) register_module(layer.name, layer.layer.module);
+  listeners_ = find_listeners(layers_);
   workers_ = std::make_unique<Workers>(options_.num_stages());
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.
   // at::get_num_threads forces libtorch's own lazy setting first.
@@ -102,41 +142,87 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
       [] {});
 }
 
-const PipelineImpl::Proven& PipelineImpl::proven(int num_micro_batches, bool with_grad) {
-  const auto key = std::make_tuple(num_micro_batches, with_grad, is_training());
-  const auto found = proven_.find(key);
-  if (found != proven_.end()) return found->second;
-  Proven made;
-  made.schedule = make_schedule(options_, num_micro_batches);
-  if (!with_grad) {
-    drop_backward(made.schedule);
-  } else {
-    made.schedule = with_recompute(std::move(made.schedule), is_training() ? options_.recompute() : Recompute::kNever);
+// Finds out what has to be known of the layers before they can be split: their skips in this mode and, if nobody has said
+// how to split them, what they cost.
+void PipelineImpl::prepare(const MicroBatch& sample) {
+  if (skips_.count(is_training()) != 0 && !layers_per_stage_.empty()) return;
+  ProfilerOptions options;
+  options.seed = options_.seed();
+  options.with_seconds = layers_per_stage_.empty();
+  Profile profile;
+  const at::ThreadLocalState caller;
+  const auto run = [&](int worker) {
+    if (worker != 0) return;
+    const at::ThreadLocalStateGuard guard(caller);
+    ProfilerPosition at;
+    try {
+      profile = profile_layers(layers_, sample, options, at);
+    } catch (const SkipError&) {
+      throw;
+    } catch (...) {
+      const Action action{at.in_backward ? ActionKind::kBackward : ActionKind::kForward,
+                          stage_of(at.layer, layers_per_stage_), 0};
+      throw_action_error(worker, action, fmt::format("layer {} ({})", at.layer, layers_[at.layer].name));
+    }
+  };
+  workers_->run(run, [] {});
+  if (layers_per_stage_.empty()) {
+    const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
+    for (const PartitionStage& stage : partition_for(profile, schedule, {}).stages) {
+      layers_per_stage_.push_back(stage.num_layers);
+    }
+    profile_ = profile;
   }
-  for (const FlowCertificate& flow : validate(made.schedule).flows) made.capacities.push_back(flow.live_capacity);
-  return proven_.emplace(key, std::move(made)).first->second;
+  skips_[is_training()] = std::move(profile.skips);
 }
 
-StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss) {
-  const std::vector<MicroBatch> target_batches = split_batch(targets, options_.num_micro_batches());
-  std::int64_t num_samples = target_batches.back().first_sample + target_batches.back().num_samples;
-  const at::AutoGradMode grad_mode(true);
-  StepInFlight step(*this, inputs, true, [&](int micro_batch, const Tensors& outputs) {
-    const MicroBatch& target = target_batches[micro_batch];
-    const at::Tensor value = loss(outputs, target.tensors);
-    if (options_.loss_reduction() == LossReduction::kSum) return value;
-    return value * (static_cast<double>(target.num_samples) / static_cast<double>(num_samples));
-  });
-  if (step.num_samples() != num_samples) {
-    throw InvalidArgument(
-        fmt::format("the inputs have {} rows, but the targets have {}", step.num_samples(), num_samples));
+PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, bool with_grad) {
+  const int count = static_cast<int>(micro_batches.size());
+  const auto key = std::make_tuple(count, with_grad, is_training());
+  const auto found = pools_.find(key);
+  if (found != pools_.end()) return found->second;
+  prepare(micro_batches.front());
+  Pool made;
+  made.skips = skips_.at(is_training());
+  made.schedule = make_schedule(options_, count);
+  if (!with_grad) {
+    drop_backward(made.schedule);
+  } else if (!options_.custom_schedule() || options_.recompute() != Recompute::kNever) {
+    made.schedule = with_recompute(std::move(made.schedule), is_training() ? options_.recompute() : Recompute::kNever);
   }
-  StepResult result;
-  result.timeline = step.run(Phase::kAll);
-  for (const Tensors& value : step.results()) {
-    result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
+  return pools_.emplace(key, std::move(made)).first->second;
+}
+
+std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
+  for (const Tie& tie : ties_) relink(tie);
+  if (pool.idle.empty()) {
+    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_}, pool.schedule);
   }
-  return result;
+  std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());
+  pool.idle.pop_back();
+  return assembly;
+}
+
+void PipelineImpl::check_device(torch::Device device) const {
+  for (const at::Tensor& parameter : parameters()) {
+    if (parameter.device() == device) continue;
+    throw InvalidArgument(fmt::format("a pipeline cannot be moved to {}: its stages are placed when it is made; make it "
+                                      "from a model that is there, and move the inputs instead",
+                                      device.str()));
+  }
+}
+
+void PipelineImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
+  check_device(device);
+  Module::to(dtype, non_blocking);
+}
+
+void PipelineImpl::to(torch::Dtype dtype, bool non_blocking) { Module::to(dtype, non_blocking); }
+
+void PipelineImpl::to(torch::Device device, bool /*non_blocking*/) { check_device(device); }
+
+double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type) {
+  return torch::nn::utils::clip_grad_norm_(pipeline->parameters(), max_norm, norm_type);
 }
 
 }  // namespace gpipe

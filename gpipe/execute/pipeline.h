@@ -14,11 +14,14 @@
 #include <tuple>
 #include <vector>
 
-#include "gpipe/execute/executor.h"
-#include "gpipe/execute/stage.h"
+#include "gpipe/execute/assembly.h"
+#include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/step_listener.h"
+#include "gpipe/model/tie.h"
+#include "gpipe/plan/plan.h"
+#include "gpipe/plan/profile.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
@@ -32,6 +35,8 @@ enum class LossReduction {
 
 struct PipelineOptions {
   PipelineOptions(int num_stages) : num_stages_(num_stages) {}  // NOLINT(google-explicit-constructor)
+  // Everything the plan has chosen.
+  PipelineOptions(const Plan& plan);  // NOLINT(google-explicit-constructor)
 
   // Workers; a schedule with several chunks a worker has a multiple of it as stages.
   TORCH_ARG(int, num_stages);
@@ -43,7 +48,7 @@ struct PipelineOptions {
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
   TORCH_ARG(int, chunks_per_worker) = 0;
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;
-  // Layers per stage; empty: as equal as they can be.
+  // Layers per stage. Empty: the first batch is profiled, and the layers are split so that a step takes the least time.
   TORCH_ARG(std::vector<int>, balance) = {};
   TORCH_ARG(std::uint64_t, seed) = 0;
   // Intra-op threads of each worker.
@@ -51,11 +56,35 @@ struct PipelineOptions {
   TORCH_ARG(LossReduction, loss_reduction) = LossReduction::kMean;
   // Positions of inputs that go whole to every micro-batch.
   TORCH_ARG(std::vector<int>, replicated_inputs) = {};
+  // Refuses a loss that is not a number, or infinite, with NonFiniteLossError, and puts the gradients back as they were. This
+  // costs a copy of the gradients a step.
+  TORCH_ARG(bool, check_loss) = false;
+  // Gives a step up, with StuckError, in which no worker gets on for this long; 0 = never.
+  TORCH_ARG(double, watchdog_seconds) = 0;
+  // Called by the watchdog at once; the error itself waits for the layers at work to return.
+  TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
+};
+
+// What a loss function returns: a scalar to go backward from and, if it likes, values to report by name.
+struct LossValue {
+  LossValue(at::Tensor value) : loss(std::move(value)) {}  // NOLINT(google-explicit-constructor)
+  LossValue(at::Tensor value, std::map<std::string, at::Tensor> reported)
+      : loss(std::move(value)), metrics(std::move(reported)) {}
+
+  at::Tensor loss;
+  // Scalars are put together as losses are, see LossReduction; other tensors row by row.
+  std::map<std::string, at::Tensor> metrics;
+};
+
+class NonFiniteLossError : public Error {
+ public:
+  using Error::Error;
 };
 
 struct StepResult {
-  at::Tensor loss;    // of the mini-batch, detached
-  Timeline timeline;  // measured
+  at::Tensor loss;                            // of the mini-batch, detached
+  std::map<std::string, at::Tensor> metrics;  // what the loss function reported, detached
+  Timeline timeline;                          // measured
 };
 
 // Thread-compatible: one caller at a time.
@@ -64,18 +93,21 @@ class PipelineImpl : public torch::nn::Module {
   // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
 
-  using Loss = std::function<at::Tensor(const Tensors& outputs, const Tensors& targets)>;
+  using Loss = std::function<LossValue(const Tensors& outputs, const Tensors& targets)>;
 
-  // One mini-batch forward and backward. Gradients are added to the parameters', as loss.backward() does; zero_grad and the
-  // optimizer step are the caller's. Throws ActionError for what a layer threw, and leaves the pipeline usable; gradients
-  // may then hold a part of the step.
+  // One mini-batch forward and backward. Gradients are added to the parameters', and to those of inputs that require one, as
+  // loss.backward() does; zero_grad and the optimizer step are the caller's. Throws ActionError for what a layer threw, and
+  // leaves the pipeline usable; gradients may then hold a part of the step.
+  //
+  // The first step, and the first in evaluation, runs the layers on a micro-batch beforehand, to see which skips they use:
+  // throws SkipError with all that is wrong with those.
   StepResult train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss);
 
   // For a loss that is called with one output and one target, such as torch::nn::CrossEntropyLoss().
   template <typename SimpleLoss>
   StepResult train_step(const at::Tensor& input, const at::Tensor& target, SimpleLoss loss) {
     return train_step(Tensors{input}, Tensors{target}, [&](const Tensors& outputs, const Tensors& targets) {
-      return loss(outputs.front(), targets.front());
+      return LossValue(loss(outputs.front(), targets.front()));
     });
   }
 
@@ -83,29 +115,48 @@ class PipelineImpl : public torch::nn::Module {
   at::Tensor forward(const at::Tensor& input);
   Tensors forward(const Tensors& inputs);
 
+  // A pipeline is placed when it is made: throws InvalidArgument, unless nothing would move. Casts are fine.
+  void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Dtype dtype, bool non_blocking = false) override;
+  void to(torch::Device device, bool non_blocking = false) override;
+
   int num_layers() const { return static_cast<int>(layers_.size()); }
+  // Empty before the first step if it is found by profiling.
   const std::vector<int>& layers_per_stage() const { return layers_per_stage_; }
+  // Of the first batch; without layers if it was not profiled.
+  const Profile& profile() const { return profile_; }
   const PipelineOptions& options() const { return options_; }
 
  private:
   friend class StepInFlight;
 
-  // A proven schedule with its live capacities.
-  struct Proven {
+  // A schedule, and assemblies that run it and are not in use.
+  struct Pool {
     Schedule schedule;
-    std::vector<int> capacities;
+    std::vector<SkipProfile> skips;
+    std::vector<std::unique_ptr<Assembly>> idle;
   };
 
-  const Proven& proven(int num_micro_batches, bool with_grad);
+  void prepare(const MicroBatch& sample);
+  Pool& pool(const std::vector<MicroBatch>& micro_batches, bool with_grad);
+  std::unique_ptr<Assembly> take(Pool& pool);
+  void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
-  std::vector<StageLayer> layers_;
+  std::vector<ChainLayer> layers_;
+  std::vector<Tie> ties_;
   std::vector<int> layers_per_stage_;
-  std::map<std::tuple<int, bool, bool>, Proven> proven_;  // by micro-batches, with gradient, in training
-  std::vector<StepListener*> listeners_;                  // among the layers' modules
+  Profile profile_;
+  std::map<bool, std::vector<SkipProfile>> skips_;   // by whether in training
+  std::map<std::tuple<int, bool, bool>, Pool> pools_;  // by micro-batches, with gradient, in training
+  std::vector<StepListener*> listeners_;               // among the layers' modules
   std::int64_t step_ = 0;
   std::unique_ptr<Workers> workers_;
 };
 TORCH_MODULE(Pipeline);
+
+// Scales the gradients of all stages so that their norm is at most `max_norm`; returns the norm before. The same for every
+// number of stages.
+double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2);
 
 }  // namespace gpipe

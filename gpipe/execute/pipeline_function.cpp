@@ -43,15 +43,28 @@ std::vector<Tensors> split_like(const Tensors& whole, const std::vector<Tensors>
 
 // Keeps a step alive between forward and backward.
 struct StepHolder : torch::CustomClassHolder {
+  std::shared_ptr<torch::nn::Module> pipeline;  // outlives the step
   std::unique_ptr<StepInFlight> step;
 };
+
+std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& inputs, bool with_grad) {
+  const PipelineOptions& options = pipeline.options();
+  std::vector<bool> requires_grad;
+  for (const at::Tensor& input : inputs) {
+    requires_grad.push_back(with_grad && input.defined() && input.requires_grad());
+  }
+  return std::make_unique<StepInFlight>(
+      pipeline, split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()), std::move(requires_grad),
+      with_grad);
+}
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // `phony` requires a gradient, so that the outputs do even if no input does.
   static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, PipelineImpl* pipeline,
                          at::TensorList inputs) {
     auto holder = c10::make_intrusive<StepHolder>();
-    holder->step = std::make_unique<StepInFlight>(*pipeline, inputs.vec(), true);
+    holder->pipeline = pipeline->shared_from_this();
+    holder->step = make_step(*pipeline, inputs.vec(), true);
     holder->step->run(Phase::kForward);
     Tensors outputs = concatenate(holder->step->results());
     context->saved_data["step"] = c10::IValue::make_capsule(holder);
@@ -72,13 +85,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     step->set_output_grads(split_like(grads, step->results()));
     step->run(Phase::kBackward);
     Tensors result = {at::Tensor(), at::Tensor()};  // of the phony and of the pipeline
-    for (std::size_t index = 0; index < step->input_grads().front().size(); ++index) {
-      Tensors parts;
-      for (const Tensors& tensors : step->input_grads()) {
-        if (tensors[index].defined()) parts.push_back(tensors[index]);
-      }
-      result.push_back(parts.size() == step->input_grads().size() ? at::cat(parts, 0) : at::Tensor());
-    }
+    for (at::Tensor& grad : step->input_grads()) result.push_back(std::move(grad));
     return result;
   }
 };
@@ -92,9 +99,9 @@ Tensors PipelineImpl::forward(const Tensors& inputs) {
     for (const at::Tensor& parameter : parameters()) needs_grad |= parameter.requires_grad();
   }
   if (!needs_grad) {
-    StepInFlight step(*this, inputs, false);
-    step.run(Phase::kAll);
-    return concatenate(step.results());
+    const std::unique_ptr<StepInFlight> step = make_step(*this, inputs, false);
+    step->run(Phase::kAll);
+    return concatenate(step->results());
   }
   return PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, at::TensorList(inputs));
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <torch/autograd.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -11,75 +12,57 @@
 namespace gpipe {
 namespace {
 
+// Stands for the loss among the layers at work.
+const ChainLayer& loss_layer() {
+  static const ChainLayer layer;
+  return layer;
+}
+
 std::vector<bool> flags(const Tensors& tensors) {
   std::vector<bool> requires_grad;
+  requires_grad.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) requires_grad.push_back(tensor.defined() && tensor.requires_grad());
   return requires_grad;
 }
 
-Tensors detached(const Tensors& tensors) {
-  Tensors result;
-  for (const at::Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.detach() : tensor);
-  return result;
+std::vector<std::int64_t> versions_of(const Tensors& tensors) {
+  std::vector<std::int64_t> versions;
+  for (const at::Tensor& tensor : tensors) versions.push_back(tensor.defined() ? version_of(tensor) : 0);
+  return versions;
 }
 
-// The tensors as leaves of a new graph. They share memory with the sender's: nothing is copied.
-Tensors leaves(const Tensors& tensors, const std::vector<bool>& requires_grad) {
-  Tensors result = detached(tensors);
-  for (std::size_t index = 0; index < result.size(); ++index) {
-    if (requires_grad[index]) result[index].requires_grad_(true);
-  }
-  return result;
+template <typename Value>
+std::vector<Value> slice(const std::vector<Value>& values, std::size_t first, std::size_t count) {
+  return {values.begin() + static_cast<std::ptrdiff_t>(first),
+          values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
 }  // namespace
-
-Stage::Stage(std::vector<StageLayer> layers, bool is_first, bool is_last, std::function<bool(int)> recomputed)
-    : layers_(std::move(layers)), is_first_(is_first), is_last_(is_last), recomputed_(std::move(recomputed)) {}
 
 void Stage::begin_step(const StepSettings& settings) {
   end_step();
   settings_ = &settings;
   const std::size_t count = settings.micro_batches.size();
   kept_.resize(count);
-  results_.resize(is_last_ ? count : 0);
-  input_grads_.resize(is_first_ ? count : 0);
+  results_.resize(parts_.is_last ? count : 0);
+  input_grads_.resize(is_first() ? count : 0);
 }
 
 void Stage::end_step() {
   settings_ = nullptr;
   at_work_ = nullptr;
   kept_.clear();
-  output_requires_grad_.clear();
+  exit_requires_grad_.clear();
+  tied_grads_.clear();
   results_.clear();
   output_grads_.clear();
   input_grads_.clear();
 }
 
-Tensors Stage::run(int micro_batch, Tensors tensors, bool recomputing) {
-  LayerRun run;
-  run.seed = settings_->seed;
-  run.step = settings_->step;
-  run.micro_batch = micro_batch;
-  run.first_sample = settings_->micro_batches[micro_batch].first_sample;
-  run.recomputing = recomputing;
-  for (const StageLayer& layer : layers_) {
-    run.layer = layer.index;
-    at_work_ = &layer;
-    const LayerScope scope(run);
-    tensors = layer.layer.forward(std::move(tensors));
-  }
-  at_work_ = nullptr;
-  return tensors;
-}
-
 std::string Stage::where() const {
-  return at_work_ == nullptr ? "" : fmt::format("layer {} ({})", at_work_->index, at_work_->name);
-}
-
-Tensors Stage::roots(int micro_batch, const Tensors& outputs) const {
-  if (!is_last_ || !settings_->loss) return outputs;
-  return {settings_->loss(micro_batch, outputs)};
+  const ChainLayer* layer = at_work_;
+  if (layer == &loss_layer()) return "the loss";
+  return layer == nullptr ? "" : fmt::format("layer {} ({})", layer->index, layer->name);
 }
 
 void Stage::check(const Packet& packet, int micro_batch) const {
@@ -88,65 +71,227 @@ void Stage::check(const Packet& packet, int micro_batch) const {
                           packet.micro_batch, packet.step, micro_batch, settings_->step));
 }
 
-void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
-  Kept kept;
-  if (is_first_) {
-    kept.inputs = leaves(settings_->micro_batches[micro_batch].tensors, settings_->input_requires_grad);
+Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const {
+  Entries entries;
+  std::size_t next = 0;
+  if (is_first()) {
+    entries.tensors = detached(settings_->micro_batches[micro_batch].tensors);
+    entries.requires_grad = settings_->input_requires_grad;
   } else {
     check(inputs.front(), micro_batch);
-    kept.inputs = leaves(inputs.front().tensors, inputs.front().requires_grad);
+    entries.tensors = std::move(inputs.front().tensors);
+    entries.requires_grad = std::move(inputs.front().requires_grad);
+    ++next;
   }
-  const bool again = settings_->with_grad && recomputed_(micro_batch);
+  entries.num_inputs = entries.tensors.size();
+  for (; next < inputs.size(); ++next) {
+    Packet& packet = inputs[next];
+    check(packet, micro_batch);
+    std::move(packet.tensors.begin(), packet.tensors.end(), std::back_inserter(entries.tensors));
+    entries.requires_grad.insert(entries.requires_grad.end(), packet.requires_grad.begin(), packet.requires_grad.end());
+    entries.versions.insert(entries.versions.end(), packet.versions.begin(), packet.versions.end());
+  }
+  return entries;
+}
+
+void Stage::run_layers(int micro_batch, Tensors& tensors, bool recomputing) {
+  LayerRun run;
+  run.seed = settings_->seed;
+  run.step = settings_->step;
+  run.micro_batch = micro_batch;
+  run.first_sample = settings_->micro_batches[micro_batch].first_sample;
+  run.recomputing = recomputing;
+  for (const ChainLayer& layer : parts_.layers) {
+    run.layer = layer.index;
+    at_work_ = &layer;
+    const LayerScope scope(run);
+    tensors = layer.layer.forward(std::move(tensors));
+  }
+  at_work_ = nullptr;
+  if (!has_loss()) return;
+  ++run.layer;
+  at_work_ = &loss_layer();
+  const LayerScope scope(run);
+  tensors = {settings_->loss(micro_batch, tensors)};
+  at_work_ = nullptr;
+}
+
+Stage::Exits Stage::run(int micro_batch, const Entries& entries, bool recomputing) {
+  SkipMap store;
+  std::size_t next = entries.num_inputs;
+  for (const auto& names : parts_.skips_in) {
+    for (const std::string& name : names) {
+      store.stashed[name] = {entries.tensors[next], entries.versions[next - entries.num_inputs]};
+      ++next;
+    }
+  }
+  const SkipScope scope(store);
+  Exits exits;
+  exits.tensors = slice(entries.tensors, 0, entries.num_inputs);
+  run_layers(micro_batch, exits.tensors, recomputing);
+  exits.num_outputs = exits.tensors.size();
+  for (const auto& names : parts_.skips_out) {
+    for (const std::string& name : names) {
+      Stashed stashed = store.take(name);
+      exits.tensors.push_back(std::move(stashed.tensor));
+      exits.versions.push_back(stashed.version);
+    }
+  }
+  if (!store.stashed.empty()) {
+    throw SkipError(fmt::format(
+        "\"{}\" is stashed, but not popped, unlike in the first batch; every forward must use the same skips",
+        store.stashed.begin()->first));
+  }
+  return exits;
+}
+
+// Note [Inputs changed in place]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// A recompute needs the stage's inputs as they were, but a stage that begins with, say, ReLU(inplace) changes them. Which
+// ones it changes is learnt from its very first forward, which works with copies at hand; from then on only those are
+// copied. Forwards that are not recomputed change their inputs as they would in a plain model.
+Tensors Stage::backup(const Entries& entries) const {
+  Tensors copies(entries.tensors.size());
+  for (std::size_t index = 0; index < copies.size(); ++index) {
+    const at::Tensor& tensor = entries.tensors[index];
+    if (tensor.defined() && (!knows_overwritten_ || (index < overwritten_.size() && overwritten_[index]))) {
+      copies[index] = tensor.detach().clone();
+    }
+  }
+  return copies;
+}
+
+void Stage::learn_overwritten(Entries& entries, Tensors copies, const std::vector<std::int64_t>& versions) {
+  overwritten_.resize(entries.tensors.size());
+  for (std::size_t index = 0; index < copies.size(); ++index) {
+    at::Tensor& tensor = entries.tensors[index];
+    if (!tensor.defined() || version_of(tensor) == versions[index]) continue;
+    if (!copies[index].defined()) {
+      throw InvalidArgument(
+          fmt::format("a layer of stage {} changed input {} in place, which it did not in the first batch; its recompute "
+                      "would be wrong: change it always or never",
+                      parts_.index, index));
+    }
+    overwritten_[index] = true;
+    tensor = std::move(copies[index]);
+  }
+  knows_overwritten_ = true;
+}
+
+void Stage::send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs) {
+  std::size_t next = exits.num_outputs;
+  std::size_t flow = 0;
+  if (parts_.is_last) {
+    results_[micro_batch] = detached(slice(exits.tensors, 0, next));
+  } else {
+    outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, 0, next)),
+                       slice(exit_requires_grad_, 0, next), {}};
+  }
+  for (const auto& names : parts_.skips_out) {
+    outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, next, names.size())),
+                       slice(exit_requires_grad_, next, names.size()),
+                       slice(exits.versions, next - exits.num_outputs, names.size())};
+    next += names.size();
+  }
+}
+
+void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+  Entries entries = gather(micro_batch, std::move(inputs));
+  const bool again = settings_->with_grad && parts_.recomputed[micro_batch];
   // Whether an output needs a gradient is only known from a graph. The step's first forward makes one, even if it is
   // dropped at once; the others follow it.
-  const bool learn = settings_->with_grad && output_requires_grad_.empty();
-  const at::AutoGradMode grad_mode(settings_->with_grad && (!again || learn));
-  Tensors made = roots(micro_batch, run(micro_batch, kept.inputs, false));
-  if (learn) output_requires_grad_ = flags(made);
-  if (is_last_) {
-    results_[micro_batch] = detached(made);
-  } else {
-    outputs.front() = {settings_->step, micro_batch, detached(made),
-                       settings_->with_grad ? output_requires_grad_ : std::vector<bool>(made.size(), false)};
+  const bool with_graph = settings_->with_grad && (!again || exit_requires_grad_.empty());
+  Tensors copies;
+  std::vector<std::int64_t> versions;
+  if (again) {
+    copies = backup(entries);
+    versions = versions_of(entries.tensors);
   }
+  Kept kept;
+  Exits exits;
+  {
+    const at::AutoGradMode grad_mode(with_graph);
+    Entries entering = entries;
+    if (again) entering.tensors = detached(entries.tensors);  // the entries themselves stay outside of the graph
+    if (with_graph) kept.boundary = Boundary::enter(entering.tensors, entering.requires_grad);
+    exits = run(micro_batch, entering, false);
+  }
+  if (with_graph || exit_requires_grad_.empty()) exit_requires_grad_ = flags(exits.tensors);
+  if (exit_requires_grad_.size() != exits.tensors.size()) {
+    throw InvalidArgument(fmt::format("the stage made {} tensors of micro-batch {}, but {} of the one before",
+                                      exits.tensors.size(), micro_batch, exit_requires_grad_.size()));
+  }
+  send(micro_batch, exits, outputs);
   if (!settings_->with_grad) return;
-  if (!again) kept.outputs = std::move(made);
+  if (again) {
+    learn_overwritten(entries, std::move(copies), versions);
+    kept.boundary.reset();
+    kept.entries = std::move(entries);
+  } else {
+    kept.roots = Roots(exits.tensors);
+  }
   kept_[micro_batch] = std::move(kept);
 }
 
 void Stage::recompute(int micro_batch) {
   Kept& kept = kept_[micro_batch];
   const at::AutoGradMode grad_mode(true);
-  kept.outputs = roots(micro_batch, run(micro_batch, kept.inputs, true));
+  Entries entries = std::move(kept.entries);
+  kept.boundary = Boundary::enter(entries.tensors, entries.requires_grad);
+  kept.roots = Roots(run(micro_batch, entries, true).tensors);
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
   Kept kept = std::exchange(kept_[micro_batch], {});
   Tensors grads;
-  if (!is_last_) {
-    check(inputs.front(), micro_batch);
-    grads = std::move(inputs.front().tensors);
-  } else if (settings_->loss) {
-    grads = {at::Tensor()};  // of a scalar: one
-  } else {
-    grads = output_grads_[micro_batch];
+  if (has_loss()) {
+    grads.push_back(at::ones_like(results_[micro_batch].front()));
+  } else if (parts_.is_last) {
+    grads = std::move(output_grads_[micro_batch]);
   }
-  Tensors backward_roots;
-  Tensors backward_grads;
-  for (std::size_t index = 0; index < kept.outputs.size(); ++index) {
-    const at::Tensor& output = kept.outputs[index];
-    const bool is_scalar_loss = is_last_ && settings_->loss;
-    if (!output.defined() || !output.requires_grad() || (!grads[index].defined() && !is_scalar_loss)) continue;
-    backward_roots.push_back(output);
-    backward_grads.push_back(grads[index]);
+  for (Packet& input : inputs) {
+    check(input, micro_batch);
+    std::move(input.tensors.begin(), input.tensors.end(), std::back_inserter(grads));
   }
-  if (!backward_roots.empty()) torch::autograd::backward(backward_roots, backward_grads);
-  Tensors input_grads;
-  for (const at::Tensor& input : kept.inputs) input_grads.push_back(input.defined() ? input.grad() : at::Tensor());
-  if (is_first_) {
-    input_grads_[micro_batch] = std::move(input_grads);
+  kept.roots.backward(std::move(grads));
+  Tensors entry_grads = kept.boundary->take_grads();
+  std::size_t next = entry_grads.size();
+  for (std::size_t flow = parts_.skips_in.size(); flow-- > 0;) {
+    const std::size_t count = parts_.skips_in[flow].size();
+    next -= count;
+    outputs[flow + (is_first() ? 0 : 1)] = {settings_->step, micro_batch, slice(entry_grads, next, count), {}, {}};
+  }
+  entry_grads.resize(next);
+  if (is_first()) {
+    input_grads_[micro_batch] = std::move(entry_grads);
   } else {
-    outputs.front() = {settings_->step, micro_batch, std::move(input_grads), {}};
+    outputs.front() = {settings_->step, micro_batch, std::move(entry_grads), {}, {}};
+  }
+}
+
+void Stage::give_tied(std::vector<Packet>& outputs) {
+  for (std::size_t flow = 0; flow < outputs.size(); ++flow) {
+    Tensors grads;
+    for (const at::Tensor& weight : parts_.ties_out[flow]) grads.push_back(std::exchange(weight.mutable_grad(), {}));
+    outputs[flow] = {settings_->step, 0, std::move(grads), {}, {}};
+  }
+}
+
+void Stage::take_tied(int source, Packet input) {
+  check(input, 0);
+  tied_grads_[source] = std::move(input.tensors);
+}
+
+void Stage::settle() {
+  for (const OwnedTie& tie : parts_.ties_owned) {
+    at::Tensor& sum = tie.weight.mutable_grad();
+    for (const OwnedTie::Part& part : tie.parts) {
+      at::Tensor grad =
+          part.local.defined() ? std::exchange(part.local.mutable_grad(), {}) : tied_grads_.at(part.source)[part.index];
+      if (!grad.defined()) continue;
+      const at::NoGradGuard no_grad;
+      sum = sum.defined() ? sum.add_(grad) : grad;
+    }
   }
 }
 

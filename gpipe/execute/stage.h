@@ -3,14 +3,19 @@
 
 #include <torch/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "gpipe/execute/boundary.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/model/skip.h"
+#include "gpipe/model/tie.h"
 
 namespace gpipe {
 
@@ -19,7 +24,8 @@ struct Packet {
   std::int64_t step = -1;
   int micro_batch = -1;
   Tensors tensors;
-  std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
+  std::vector<bool> requires_grad;     // which of them the receiver sends a gradient back for; empty in a gradient message
+  std::vector<std::int64_t> versions;  // of stashed tensors only
 };
 
 // What the last stage makes of its outputs: a scalar to start the backward from, already weighted.
@@ -35,10 +41,19 @@ struct StepSettings {
   StageLoss loss;                         // empty: the outputs themselves are wanted
 };
 
-struct StageLayer {
-  int index = 0;  // in the chain
-  std::string name;
-  Layer layer;
+// What a stage is, as long as the partition stands.
+struct StageParts {
+  int index = 0;
+  bool is_last = false;
+  std::vector<ChainLayer> layers;
+  // The names each skip flow carries, in the order of the stage's flows.
+  std::vector<std::vector<std::string>> skips_in;
+  std::vector<std::vector<std::string>> skips_out;
+  // The weights whose gradients each tie flow carries, in the order of the stage's flows.
+  std::vector<Tensors> ties_out;
+  std::vector<OwnedTie> ties_owned;
+  // Which forwards keep only their inputs, by micro-batch.
+  std::vector<bool> recomputed;
 };
 
 // Confined to its worker during a step; the caller may touch it between steps.
@@ -46,22 +61,25 @@ class Stage {
  public:
   using Message = Packet;
 
-  // `recomputed(micro_batch)` says which forwards keep only their input.
-  Stage(std::vector<StageLayer> layers, bool is_first, bool is_last, std::function<bool(int)> recomputed);
+  explicit Stage(StageParts parts) : parts_(std::move(parts)) {}
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
   // Drops everything kept; also after a failed step.
   void end_step();
 
+  // See Executor.
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
   void recompute(int micro_batch);
   void backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
+  void give_tied(std::vector<Packet>& outputs);
+  void take_tied(int source, Packet input);
+  void settle();
 
-  // The layer at work: "layer 3 (relu)". Empty outside a layer.
+  // The layer at work: "layer 3 (relu)". Empty outside a layer. Thread-safe.
   std::string where() const;
 
-  const std::vector<StageLayer>& layers() const { return layers_; }
+  const std::vector<ChainLayer>& layers() const { return parts_.layers; }
   // Of the last stage, after its forward: the weighted loss, or the outputs, detached, by micro-batch.
   const std::vector<Tensors>& results() const { return results_; }
   // Of the last stage without a loss: the gradients of its outputs, set before the backward, by micro-batch.
@@ -70,24 +88,44 @@ class Stage {
   const std::vector<Tensors>& input_grads() const { return input_grads_; }
 
  private:
+  // What enters the stage: the previous stage's outputs, then what was stashed before it and is popped in it.
+  struct Entries {
+    Tensors tensors;
+    std::vector<bool> requires_grad;
+    std::vector<std::int64_t> versions;  // of the stashed ones
+    std::size_t num_inputs = 0;
+  };
+  // What leaves it: its outputs or its loss, then what it stashes for later stages.
+  struct Exits {
+    Tensors tensors;
+    std::vector<std::int64_t> versions;
+    std::size_t num_outputs = 0;
+  };
   // What is kept of a micro-batch.
   struct Kept {
-    Tensors inputs;   // leaves of this stage's graph
-    Tensors outputs;  // its roots; empty until they are (re)computed with gradient
+    Entries entries;  // if they are needed for a recompute
+    std::shared_ptr<Boundary> boundary;
+    Roots roots;
   };
 
-  Tensors run(int micro_batch, Tensors tensors, bool recomputing);
-  Tensors roots(int micro_batch, const Tensors& outputs) const;
+  bool is_first() const { return parts_.index == 0; }
+  bool has_loss() const { return parts_.is_last && settings_->loss; }
+  Entries gather(int micro_batch, std::vector<Packet> inputs) const;
+  Exits run(int micro_batch, const Entries& entries, bool recomputing);
+  void run_layers(int micro_batch, Tensors& tensors, bool recomputing);
+  void send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs);
+  Tensors backup(const Entries& entries) const;
+  void learn_overwritten(Entries& entries, Tensors copies, const std::vector<std::int64_t>& versions);
   void check(const Packet& packet, int micro_batch) const;
 
-  const std::vector<StageLayer> layers_;
-  const bool is_first_;
-  const bool is_last_;
-  const std::function<bool(int)> recomputed_;
+  const StageParts parts_;
   const StepSettings* settings_ = nullptr;
-  const StageLayer* at_work_ = nullptr;
-  std::vector<Kept> kept_;                  // by micro-batch
-  std::vector<bool> output_requires_grad_;  // learnt from the step's first forward
+  std::atomic<const ChainLayer*> at_work_ = nullptr;
+  std::vector<Kept> kept_;                // by micro-batch
+  std::vector<bool> exit_requires_grad_;  // learnt from the step's first forward
+  bool knows_overwritten_ = false;
+  std::vector<bool> overwritten_;      // entries the layers change in place, learnt from the first forward of all
+  std::map<int, Tensors> tied_grads_;  // by the stage they came from
   std::vector<Tensors> results_;
   std::vector<Tensors> output_grads_;
   std::vector<Tensors> input_grads_;

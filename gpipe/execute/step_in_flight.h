@@ -11,25 +11,30 @@ namespace gpipe {
 // Several may be in flight at a time (a forward before the backward of another), but only one runs at a time.
 class StepInFlight {
  public:
-  // `loss` empty: the outputs are wanted. Throws InvalidArgument for a batch that cannot be split.
-  StepInFlight(PipelineImpl& pipeline, const Tensors& inputs, bool with_grad, StageLoss loss = {});
+  // `loss` empty: the outputs are wanted. The micro-batches are those of the inputs, and `requires_grad` says which of the
+  // inputs want a gradient. In training, takes the pipeline's next step number.
+  StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches, std::vector<bool> requires_grad,
+               bool with_grad, StageLoss loss = {});
+  ~StepInFlight();
+  StepInFlight(const StepInFlight&) = delete;
+  StepInFlight& operator=(const StepInFlight&) = delete;
 
-  const std::vector<MicroBatch>& micro_batches() const { return settings_.micro_batches; }
-  std::int64_t num_samples() const;
-
+  // A forward that fails gives the step number back.
   Timeline run(Phase phase);
 
   // The weighted losses, or the outputs, by micro-batch.
-  const std::vector<Tensors>& results() const { return stages_.back()->results(); }
+  const std::vector<Tensors>& results() const { return assembly_->last().results(); }
   // Before the backward, where there is no loss.
-  void set_output_grads(std::vector<Tensors> grads) { stages_.back()->set_output_grads(std::move(grads)); }
-  const std::vector<Tensors>& input_grads() const { return stages_.front()->input_grads(); }
+  void set_output_grads(std::vector<Tensors> grads) { assembly_->last().set_output_grads(std::move(grads)); }
+  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward.
+  Tensors input_grads() const;
 
  private:
   PipelineImpl& pipeline_;
   StepSettings settings_;
-  std::vector<std::unique_ptr<Stage>> stages_;
-  std::unique_ptr<Executor<Stage>> executor_;
+  bool counts_ = false;  // took a step number
+  PipelineImpl::Pool* pool_;  // the assembly goes back to
+  std::unique_ptr<Assembly> assembly_;
 };
 
 }  // namespace gpipe

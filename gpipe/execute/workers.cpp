@@ -1,5 +1,6 @@
 #include "gpipe/execute/workers.h"
 
+#include <chrono>
 #include <utility>
 
 namespace gpipe {
@@ -18,7 +19,8 @@ Workers::~Workers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Workers::run(const std::function<void(int)>& task, const std::function<void()>& on_error) {
+void Workers::run(const std::function<void(int)>& task, const std::function<void()>& on_error,
+                  const Tick& tick) {
   std::unique_lock<std::mutex> lock(mutex_);
   task_ = &task;
   on_error_ = &on_error;
@@ -26,7 +28,19 @@ void Workers::run(const std::function<void(int)>& task, const std::function<void
   num_running_ = size();
   ++round_;
   start_.notify_all();
-  done_.wait(lock, [&] { return num_running_ == 0; });
+  const auto done = [&] { return num_running_ == 0; };
+  if (tick.seconds > 0) {
+    while (!done_.wait_for(lock, std::chrono::duration<double>(tick.seconds), done)) {
+      lock.unlock();
+      try {
+        tick.call();
+      } catch (...) {
+        fail(std::current_exception());
+      }
+      lock.lock();
+    }
+  }
+  done_.wait(lock, done);
   if (first_error_) std::rethrow_exception(std::exchange(first_error_, nullptr));
 }
 

@@ -11,6 +11,11 @@
 
 namespace gpipe {
 
+struct Tick {
+  double seconds = 0;  // between two calls; 0 = never
+  std::function<void()> call;
+};
+
 // Thread-compatible: one caller at a time.
 class Workers {
  public:
@@ -24,7 +29,9 @@ class Workers {
   // Runs task(worker) on every worker's thread and waits for all of them. The first error to be thrown wins: `on_error` is
   // called at once, in the thread that threw, so that it can wake the others; when all have ended it is rethrown here. The
   // workers can be used again.
-  void run(const std::function<void(int)>& task, const std::function<void()>& on_error);
+  //
+  // While it waits, `tick` is called in the caller's thread again and again; what it throws counts like an error of a worker.
+  void run(const std::function<void(int)>& task, const std::function<void()>& on_error, const Tick& tick = {});
 
  private:
   void loop(int worker);

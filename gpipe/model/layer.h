@@ -23,6 +23,13 @@ struct Layer {
   std::function<Tensors(Tensors)> forward;
 };
 
+// A built layer in its place in the chain.
+struct ChainLayer {
+  int index = 0;
+  std::string name;
+  Layer layer;
+};
+
 namespace detail {
 
 // The parameter types of a member function, without references.

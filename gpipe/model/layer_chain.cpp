@@ -4,6 +4,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/skip.h"
 
 namespace gpipe {
 namespace {
@@ -32,15 +33,36 @@ LayerChain& LayerChain::add_layer(const std::string& name, std::function<Layer()
   for (const Entry& layer : layers_) {
     if (layer.name == name) throw InvalidArgument(fmt::format("there is a layer named \"{}\" already", name));
   }
-  layers_.push_back({name, std::move(build)});
+  layers_.push_back({name, std::move(build), ""});
   return *this;
 }
 
+LayerChain& LayerChain::tie(const std::string& owner, const std::string& user) {
+  ties_.push_back({owner, user});
+  return *this;
+}
+
+LayerChain& LayerChain::isolate(const std::string& layer, const std::string& skip_namespace) {
+  for (Entry& entry : layers_) {
+    if (entry.name != layer) continue;
+    entry.skip_namespace = skip_namespace;
+    return *this;
+  }
+  throw InvalidArgument(fmt::format("there is no layer named \"{}\" whose skips could be isolated", layer));
+}
+
 Layer LayerChain::build(int layer, std::uint64_t seed) const {
+  const Entry& entry = layers_[layer];
   LayerRun run;
-  run.seed = seed ^ hash(layers_[layer].name);
+  run.seed = seed ^ hash(entry.name);
   const LayerScope scope(run);
-  return layers_[layer].build();
+  Layer built = entry.build();
+  if (entry.skip_namespace.empty()) return built;
+  const auto forward = [inner = std::move(built.forward), name = entry.skip_namespace](Tensors tensors) {
+    const SkipNamespace skip_namespace(name);
+    return inner(std::move(tensors));
+  };
+  return {std::move(built.module), forward};
 }
 
 }  // namespace gpipe

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/model/layer.h"
+#include "gpipe/model/tie.h"
 
 namespace gpipe {
 
@@ -36,6 +37,15 @@ class LayerChain {
     });
   }
 
+  // Two parameters become one: `user` takes the values and the memory of `owner`, is no longer a parameter of its own, and
+  // its gradients are added to the owner's. Names are those of the model: tie("embedding.weight", "head.weight"). They are
+  // checked when the pipeline is made.
+  LayerChain& tie(const std::string& owner, const std::string& user);
+  const std::vector<TieNames>& ties() const { return ties_; }
+
+  // The skips of the layer are in a namespace (see SkipNamespace): layers of the same one share their names.
+  LayerChain& isolate(const std::string& layer, const std::string& skip_namespace);
+
   int size() const { return static_cast<int>(layers_.size()); }
   const std::string& name(int layer) const { return layers_[layer].name; }
   Layer build(int layer, std::uint64_t seed) const;
@@ -46,8 +56,10 @@ class LayerChain {
   struct Entry {
     std::string name;
     std::function<Layer()> build;
+    std::string skip_namespace;
   };
   std::vector<Entry> layers_;
+  std::vector<TieNames> ties_;
 };
 
 }  // namespace gpipe

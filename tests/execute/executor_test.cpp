@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <random>
 
 #include "gpipe/schedule/generators.h"
@@ -27,6 +28,7 @@ struct Letter {
 // Where a stand-in throws.
 struct Fault {
   Action action{ActionKind::kForward, -1, -1};
+  std::future<void> wait;  // if valid, it hangs there until this is ready instead
 };
 
 class StandIn {
@@ -47,11 +49,26 @@ class StandIn {
     for (Letter& output : outputs) output = {micro_batch, stage_, true};
   }
 
+  void give_tied(std::vector<Letter>& outputs) {
+    for (Letter& output : outputs) output = {-1, stage_, true};
+  }
+  void take_tied(int source, Letter input) {
+    ASSERT_EQ(input.stage, source);
+    tied_from_.push_back(source);
+  }
+  void settle() { ++num_settled_; }
+
   std::string where() const { return "a stand-in"; }
+
+  const std::vector<int>& tied_from() const { return tied_from_; }
+  int num_settled() const { return num_settled_; }
 
  private:
   void work(const Action& action) {
-    if (action == fault_.action) throw std::domain_error("a layer failed");
+    if (action == fault_.action) {
+      if (!fault_.wait.valid()) throw std::domain_error("a layer failed");
+      fault_.wait.wait();
+    }
     if (random_() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 50));
     log_.push_back(action);
   }
@@ -69,6 +86,8 @@ class StandIn {
   const Fault& fault_;
   std::mt19937 random_;
   std::vector<Action> log_;
+  std::vector<int> tied_from_;
+  int num_settled_ = 0;
 };
 
 struct Harness {
@@ -152,6 +171,41 @@ TEST(Executor, AThrowAnywhereEndsTheStepReachesTheCallerOnceAndLeavesItUsable) {
       EXPECT_NO_THROW(run.executor->run(run.workers)) << "after " << to_string(action);
     }
   }
+}
+
+TEST(Executor, CarriesTiedGradientsToTheirOwnerOnceAStepAndSettlesEveryStageOnce) {
+  Routes routes;
+  routes.ties = {{0, 3}, {0, 2}, {1, 1}};
+  Harness harness(schedules::one_f_one_b(4, 6), routes);
+  harness.executor->run(harness.workers);
+  EXPECT_THAT(harness.stages[0]->tied_from(), ::testing::UnorderedElementsAre(2, 3));
+  for (const auto& stage : harness.stages) EXPECT_EQ(stage->num_settled(), 1);
+
+  harness.executor->run(harness.workers, Phase::kForward);
+  for (const auto& stage : harness.stages) EXPECT_EQ(stage->num_settled(), 1);
+}
+
+TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {
+  Harness harness(schedules::one_f_one_b(3, 4));
+  std::promise<void> release;
+  harness.fault.action = {ActionKind::kForward, 2, 1};
+  harness.fault.wait = release.get_future();
+  std::string report;
+  WatchdogOptions watchdog;
+  watchdog.seconds = 0.5;
+  watchdog.on_stuck = [&](const StuckError& error) {
+    report = error.what();
+    release.set_value();  // lets the layer return: the error can reach the caller only then
+  };
+  const auto plain = [](const auto& work) { work(); };
+  EXPECT_THROW(harness.executor->run(harness.workers, Phase::kAll, plain, watchdog), StuckError);
+  EXPECT_THAT(report, HasSubstr("worker 0 waits for gradient 1 -> 0, to run 0B1"));
+  EXPECT_THAT(report, HasSubstr("worker 1 waits for gradient 2 -> 1, to run 1B1"));
+  EXPECT_THAT(report, HasSubstr("worker 2 is in 2F1, a stand-in"));
+
+  harness.fault.action.stage = -1;
+  watchdog.seconds = 60;
+  EXPECT_NO_THROW(harness.executor->run(harness.workers, Phase::kAll, plain, watchdog));
 }
 
 TEST(Executor, RefusesASplitBackwardByName) {

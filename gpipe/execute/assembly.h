@@ -1,0 +1,47 @@
+// Assembly: the stages of a partitioned model and the executor of a proven schedule, ready to run steps.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gpipe/execute/executor.h"
+#include "gpipe/execute/stage.h"
+#include "gpipe/model/layer.h"
+#include "gpipe/model/tie.h"
+#include "gpipe/plan/profile.h"
+#include "gpipe/schedule/flow.h"
+#include "gpipe/schedule/schedule.h"
+
+namespace gpipe {
+
+// A model that has been cut into stages.
+struct PartitionedModel {
+  const std::vector<ChainLayer>& layers;
+  const std::vector<int>& layers_per_stage;
+  const std::vector<SkipProfile>& skips;
+  const std::vector<Tie>& ties;
+};
+
+// The skips and ties that go from stage to stage.
+Routes make_routes(const PartitionedModel& model);
+
+// Thread-compatible: runs one step at a time.
+class Assembly {
+ public:
+  // Proves the schedule with the model's routes; throws ScheduleError.
+  Assembly(const PartitionedModel& model, const Schedule& schedule);
+
+  Stage& first() { return *stages_.front(); }
+  Stage& last() { return *stages_.back(); }
+  Executor<Stage>& executor() { return *executor_; }
+
+  // REQUIRES: `settings` outlives the step.
+  void begin_step(const StepSettings& settings);
+  void end_step();
+
+ private:
+  std::vector<std::unique_ptr<Stage>> stages_;
+  std::unique_ptr<Executor<Stage>> executor_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,78 @@
+#include "gpipe/execute/boundary.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include <algorithm>
+#include <utility>
+
+namespace gpipe {
+namespace {
+
+// The first position that holds the same tensor.
+std::size_t first_same(const Tensors& tensors, std::size_t index) {
+  std::size_t first = 0;
+  while (!tensors[first].is_same(tensors[index])) ++first;
+  return first;
+}
+
+}  // namespace
+
+Tensors detached(const Tensors& tensors) {
+  Tensors result;
+  result.reserve(tensors.size());
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    const std::size_t first = first_same(tensors, index);
+    const at::Tensor& tensor = tensors[index];
+    result.push_back(first < index ? result[first] : tensor.defined() ? tensor.detach() : tensor);
+  }
+  return result;
+}
+
+std::shared_ptr<Boundary> Boundary::enter(Tensors& tensors, const std::vector<bool>& requires_grad) {
+  const std::shared_ptr<Boundary> boundary(new Boundary(), torch::autograd::deleteNode);
+  boundary->grads_.resize(tensors.size());
+  const Tensors given = tensors;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    if (!requires_grad[index]) continue;
+    const std::size_t first = first_same(given, index);
+    if (first < index) {
+      tensors[index] = tensors[first];
+      continue;
+    }
+    torch::autograd::create_gradient_edge(tensors[index], boundary);
+    boundary->position_.push_back(static_cast<int>(index));
+  }
+  return boundary;
+}
+
+torch::autograd::variable_list Boundary::apply(torch::autograd::variable_list&& grads) {
+  for (std::size_t index = 0; index < grads.size(); ++index) grads_[position_[index]] = std::move(grads[index]);
+  return {};
+}
+
+Tensors Boundary::take_grads() { return std::move(grads_); }
+
+Roots::Roots(const Tensors& outputs) {
+  for (const at::Tensor& output : outputs) {
+    edges_.push_back(output.defined() && output.requires_grad() ? torch::autograd::impl::gradient_edge(output)
+                                                                : torch::autograd::Edge());
+  }
+}
+
+void Roots::backward(Tensors grads) {
+  torch::autograd::edge_list edges;
+  torch::autograd::variable_list given;
+  for (std::size_t index = 0; index < edges_.size(); ++index) {
+    if (!edges_[index].is_valid() || !grads[index].defined()) continue;
+    edges.push_back(std::move(edges_[index]));
+    given.push_back(std::move(grads[index]));
+  }
+  edges_.clear();
+  grads.clear();
+  if (edges.empty()) return;
+  torch::autograd::Engine::get_default_engine().execute(edges, given, /*keep_graph=*/false, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true);
+}
+
+}  // namespace gpipe

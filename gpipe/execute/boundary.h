@@ -1,0 +1,54 @@
+// Boundary: where a stage's autograd graph begins. It takes the place of leaves.
+#pragma once
+
+#include <torch/csrc/autograd/edge.h>
+#include <torch/csrc/autograd/function.h>
+
+#include <memory>
+#include <vector>
+
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+// The tensors without their history, in the same memory. A tensor that occurs twice stays one tensor that occurs twice, so
+// that its gradient is summed up in one place.
+Tensors detached(const Tensors& tensors);
+
+// Note [Boundaries are nodes, not leaves]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// The tensors a stage receives could be made leaves of its graph. But a leaf refuses to be changed in place (a stage may
+// well begin with ReLU(inplace)), and it copies gradients whose strides differ from its own: the operations before the cut
+// would then see another memory layout than without the cut, and may add up in another order. A node that only takes what
+// arrives gives the previous stage exactly what autograd would have given it.
+class Boundary : public torch::autograd::Node {
+ public:
+  // Makes `tensors` enter a graph: those that require a gradient get the boundary as their history.
+  static std::shared_ptr<Boundary> enter(Tensors& tensors, const std::vector<bool>& requires_grad);
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override;
+
+  // After the backward: the gradient of each tensor that entered, undefined where there is none. Call once.
+  Tensors take_grads();
+
+ private:
+  std::vector<int> position_;  // of each gradient among the tensors
+  Tensors grads_;
+};
+
+// The graph's other end: where the gradients of a stage's outputs go in. It does not keep the outputs themselves alive.
+class Roots {
+ public:
+  Roots() = default;
+  explicit Roots(const Tensors& outputs);
+
+  bool empty() const { return edges_.empty(); }
+  // Runs the graph backward and frees it: adds to the gradients of parameters, gives the boundary its own. An undefined
+  // gradient means zero; the graph is not run at all if all of them are.
+  void backward(Tensors grads);
+
+ private:
+  std::vector<torch::autograd::Edge> edges_;  // one an output; without a function where no gradient is needed
+};
+
+}  // namespace gpipe

@@ -1,0 +1,156 @@
+// train_step: forward, loss and backward of a mini-batch.
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <optional>
+
+#include "gpipe/error.h"
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/step_in_flight.h"
+
+namespace gpipe {
+namespace {
+
+std::int64_t num_samples(const std::vector<MicroBatch>& micro_batches) {
+  return micro_batches.back().first_sample + micro_batches.back().num_samples;
+}
+
+// Copies of the gradients, to be put back when a step must not count.
+class Gradients {
+ public:
+  explicit Gradients(Tensors parameters) : parameters_(std::move(parameters)) {
+    for (const at::Tensor& parameter : parameters_) {
+      copies_.push_back(parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+    }
+  }
+  void put_back() const {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      at::Tensor& grad = parameters_[index].mutable_grad();
+      if (copies_[index].defined()) {
+        grad.copy_(copies_[index]);
+      } else {
+        grad.reset();
+      }
+    }
+  }
+
+ private:
+  Tensors parameters_;
+  Tensors copies_;
+};
+
+// Runs the loss of each micro-batch, weighs it, and puts the parts together.
+class WeighedLoss {
+ public:
+  WeighedLoss(const PipelineImpl::Loss& loss, const std::vector<MicroBatch>& targets, const PipelineOptions& options)
+      : loss_(loss), targets_(targets), options_(options), metrics_(targets.size()) {}
+
+  // On the last stage's worker.
+  at::Tensor operator()(int micro_batch, const Tensors& outputs) {
+    LossValue value = loss_(outputs, targets_[micro_batch].tensors);
+    check(micro_batch, value.loss);
+    for (auto& [name, metric] : value.metrics) metric = metric.detach();
+    metrics_[micro_batch] = std::move(value.metrics);
+    return weigh(micro_batch, value.loss);
+  }
+
+  std::map<std::string, at::Tensor> metrics() const {
+    std::map<std::string, at::Tensor> result;
+    for (const auto& [name, first] : metrics_.front()) {
+      Tensors parts;
+      for (std::size_t micro_batch = 0; micro_batch < metrics_.size(); ++micro_batch) {
+        const auto found = metrics_[micro_batch].find(name);
+        if (found == metrics_[micro_batch].end()) {
+          throw InvalidArgument(
+              fmt::format("the loss reports \"{}\" for micro-batch 0, but not for micro-batch {}", name, micro_batch));
+        }
+        parts.push_back(first.dim() == 0 ? weigh(static_cast<int>(micro_batch), found->second) : found->second);
+      }
+      result[name] = first.dim() == 0 ? at::stack(parts).sum() : at::cat(parts, 0);
+    }
+    return result;
+  }
+
+ private:
+  at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
+    if (options_.loss_reduction() == LossReduction::kSum) return value;
+    return value *
+           (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples(targets_)));
+  }
+
+  void check(int micro_batch, const at::Tensor& loss) const {
+    if (!loss.defined()) throw InvalidArgument("the loss function returned an undefined tensor");
+    if (loss.numel() != 1) {
+      throw InvalidArgument(
+          fmt::format("the loss has {} elements, but a backward starts from one; reduce it, with mean() for example",
+                      loss.numel()));
+    }
+    if (!options_.check_loss()) return;
+    const double value = loss.item<double>();
+    if (std::isfinite(value)) return;
+    throw NonFiniteLossError(fmt::format(
+        "the loss of micro-batch {} (samples {} to {}) is {}", micro_batch, targets_[micro_batch].first_sample,
+        targets_[micro_batch].first_sample + targets_[micro_batch].num_samples - 1, value));
+  }
+
+  const PipelineImpl::Loss& loss_;
+  const std::vector<MicroBatch>& targets_;
+  const PipelineOptions& options_;
+  std::vector<std::map<std::string, at::Tensor>> metrics_;  // by micro-batch
+};
+
+void rethrow_if_non_finite(const ActionError& error) {
+  try {
+    std::rethrow_exception(error.cause());
+  } catch (const NonFiniteLossError&) {
+    throw;
+  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
+  }
+}
+
+}  // namespace
+
+StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss) {
+  std::vector<MicroBatch> micro_batches =
+      split_batch(inputs, options_.num_micro_batches(), options_.replicated_inputs());
+  const std::vector<MicroBatch> target_batches = split_batch(targets, options_.num_micro_batches());
+  if (num_samples(micro_batches) != num_samples(target_batches)) {
+    throw InvalidArgument(fmt::format("the inputs have {} rows, but the targets have {}", num_samples(micro_batches),
+                                      num_samples(target_batches)));
+  }
+  const at::AutoGradMode grad_mode(true);
+  std::vector<bool> requires_grad;
+  for (const at::Tensor& input : inputs) requires_grad.push_back(input.defined() && input.requires_grad());
+  std::optional<Gradients> gradients;
+  if (options_.check_loss()) gradients.emplace(parameters());
+
+  WeighedLoss weighed(loss, target_batches, options_);
+  StepInFlight step(*this, std::move(micro_batches), std::move(requires_grad), true,
+                    [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); });
+  StepResult result;
+  try {
+    result.timeline = step.run(Phase::kAll);
+  } catch (const ActionError& error) {
+    if (gradients) gradients->put_back();
+    rethrow_if_non_finite(error);
+    throw;
+  }
+  for (const Tensors& value : step.results()) {
+    result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
+  }
+  result.metrics = weighed.metrics();
+
+  Tensors roots;
+  Tensors grads;
+  const Tensors input_grads = step.input_grads();
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    if (!input_grads[index].defined()) continue;
+    roots.push_back(inputs[index]);
+    grads.push_back(input_grads[index]);
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, grads);
+  return result;
+}
+
+}  // namespace gpipe

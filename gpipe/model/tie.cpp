@@ -1,0 +1,143 @@
+#include "gpipe/model/tie.h"
+
+#include <fmt/format.h>
+#include <torch/nn/module.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "gpipe/error.h"
+
+namespace gpipe {
+namespace {
+
+// Opens Module::parameters_, which derived classes may use: registering has no counterpart that takes a parameter out again.
+struct Registry : torch::nn::Module {
+  static torch::OrderedDict<std::string, at::Tensor>& parameters_of(torch::nn::Module& module) {
+    return module.*(&Registry::parameters_);
+  }
+};
+
+struct Found {
+  int layer = 0;
+  std::string name;  // in the model
+  std::shared_ptr<torch::nn::Module> module;
+  std::string key;  // in the module
+  at::Tensor weight;
+};
+
+Found find(const std::string& name, const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
+  const std::string layer_name = name.substr(0, name.find('.'));
+  const auto found = std::find(layer_names.begin(), layer_names.end(), layer_name);
+  if (found == layer_names.end()) {
+    throw InvalidArgument(fmt::format("\"{}\" is tied, but there is no layer \"{}\"", name, layer_name));
+  }
+  Found result;
+  result.layer = static_cast<int>(found - layer_names.begin());
+  result.name = name;
+  result.module = layers[result.layer].module;
+  const std::size_t last = name.rfind('.');
+  result.key = last == std::string::npos ? "" : name.substr(last + 1);
+  if (last != std::string::npos && last > layer_name.size()) {
+    const std::string path = name.substr(layer_name.size() + 1, last - layer_name.size() - 1);
+    const auto modules = result.module->named_modules("", /*include_self=*/false);
+    result.module = modules.contains(path) ? modules[path] : nullptr;
+  }
+  const at::Tensor* weight =
+      result.module == nullptr ? nullptr : Registry::parameters_of(*result.module).find(result.key);
+  if (weight == nullptr) {
+    std::string names;
+    for (const auto& parameter : layers[result.layer].module->named_parameters()) {
+      names += fmt::format("{}{}.{}", names.empty() ? "" : ", ", layer_name, parameter.key());
+    }
+    throw InvalidArgument(fmt::format("\"{}\" is tied, but layer \"{}\" has no such parameter; it has {}", name,
+                                      layer_name, names.empty() ? "none" : names));
+  }
+  result.weight = *weight;
+  return result;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  std::ostringstream text;
+  text << tensor.sizes() << " of " << tensor.dtype();
+  return text.str();
+}
+
+void check_alike(const Found& owner, const Found& user) {
+  if (owner.weight.is_same(user.weight)) {
+    throw InvalidArgument(fmt::format("\"{}\" is tied to itself", user.name));
+  }
+  if (owner.weight.sizes() != user.weight.sizes() || owner.weight.dtype() != user.weight.dtype()) {
+    throw InvalidArgument(fmt::format("\"{}\" cannot be tied to \"{}\": {} against {}", user.name, owner.name,
+                                      describe(user.weight), describe(owner.weight)));
+  }
+}
+
+}  // namespace
+
+std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
+                           const std::vector<Layer>& layers) {
+  std::set<std::string> users;
+  for (const TieNames& tie : names) {
+    if (!users.insert(tie.user).second) {
+      throw InvalidArgument(fmt::format("\"{}\" is tied twice; give it one owner", tie.user));
+    }
+  }
+  std::vector<std::pair<Found, Found>> pairs;
+  for (const TieNames& tie : names) {
+    if (users.count(tie.owner) != 0) {
+      throw InvalidArgument(
+          fmt::format("\"{}\" owns \"{}\", but is tied to another itself; tie both to that one", tie.owner, tie.user));
+    }
+    pairs.emplace_back(find(tie.owner, layer_names, layers), find(tie.user, layer_names, layers));
+    check_alike(pairs.back().first, pairs.back().second);
+  }
+  std::map<std::string, Tie> by_owner;
+  for (const auto& [owner, user] : pairs) {
+    Tie& tie = by_owner[owner.name];
+    tie.owner = {owner.layer, owner.weight};
+    tie.users.push_back({user.layer, user.weight});
+    Registry::parameters_of(*user.module).erase(user.key);
+  }
+  std::vector<Tie> ties;
+  for (auto& [name, tie] : by_owner) {
+    std::stable_sort(tie.users.begin(), tie.users.end(),
+                     [](const auto& a, const auto& b) { return a.layer < b.layer; });
+    relink(tie);
+    ties.push_back(std::move(tie));
+  }
+  return ties;
+}
+
+void relink(const Tie& tie) {
+  const at::Tensor& owner = tie.owner.weight;
+  for (const Tie::Use& user : tie.users) {
+    at::Tensor weight = user.weight;
+    if (weight.unsafeGetTensorImpl()->data() != owner.unsafeGetTensorImpl()->data() ||
+        weight.dtype() != owner.dtype() || weight.device() != owner.device()) {
+      weight.mutable_grad().reset();
+      weight.set_data(owner.detach());
+    }
+    if (weight.requires_grad() != owner.requires_grad()) weight.requires_grad_(owner.requires_grad());
+  }
+}
+
+void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
+  std::map<const c10::TensorImpl*, std::string> seen;
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    for (const auto& parameter : layers[layer].module->named_parameters()) {
+      const std::string name = layer_names[layer] + "." + parameter.key();
+      const auto [found, is_new] = seen.emplace(parameter.value().unsafeGetTensorImpl(), name);
+      if (is_new || found->second.substr(0, found->second.find('.')) == layer_names[layer]) continue;
+      throw InvalidArgument(
+          fmt::format("\"{}\" and \"{}\" are the same parameter, but two stages would change its gradient at once; "
+                      "build two layers "
+                      "and call LayerChain::tie(\"{}\", \"{}\")",
+                      found->second, name, found->second, name));
+    }
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,58 @@
+// Tied weights: one weight that several layers use. It is updated once, with the sum of their gradients.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/model/layer.h"
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+// Two parameters by their names in the model, "embedding.weight"; `user` takes the values of `owner`.
+struct TieNames {
+  std::string owner;
+  std::string user;
+};
+
+// Note [Tied weights]
+// ~~~~~~~~~~~~~~~~~~~
+// Each layer that uses a tied weight has a tensor of its own for it, in the same memory, with its own gradient. All but the
+// owner's are taken out of their modules' parameters, so an optimizer sees one weight. Each collects the gradients of its
+// layer over the micro-batches; at the end of the step the owner's gradient gets theirs added, in the order of the layers.
+// So the sum is the same however the layers are split, and one message a step goes from a stage to the owner's.
+struct Tie {
+  struct Use {
+    int layer = 0;
+    at::Tensor weight;
+  };
+  Use owner;
+  std::vector<Use> users;  // in the order of the layers
+};
+
+// Binds the parameters in the layers, which have the given names. Throws InvalidArgument, before anything is changed, for a
+// name that no layer has, parameters of different shapes or types, and a parameter tied to itself or to two owners.
+std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
+                           const std::vector<Layer>& layers);
+
+// Points the users' memory at their owner's again, where a cast or a load has given the owner other memory.
+void relink(const Tie& tie);
+
+// A tie as the stage of its owner sees it.
+struct OwnedTie {
+  at::Tensor weight;
+  struct Part {
+    at::Tensor local;  // the user's weight, if it is in the same stage
+    int source = -1;   // else the stage its gradient comes from, and its place in the message
+    int index = 0;
+  };
+  std::vector<Part> parts;  // in the order of the layers
+};
+
+// Throws InvalidArgument if two layers hold the very same parameter: threads would race for its gradient.
+void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers);
+
+}  // namespace gpipe
