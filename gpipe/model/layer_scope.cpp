@@ -20,14 +20,13 @@ namespace {
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local LayerScope* innermost = nullptr;
-thread_local const at::Generator* stream = nullptr;
 
 void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
   for (std::size_t index = 0; index < arguments.size(); ++index) {
     if (arguments[index].name() != "generator") continue;
     c10::IValue& value = (*stack)[stack->size() - arguments.size() + index];
-    if (value.isNone() && stream != nullptr) value = c10::IValue(*stream);
+    if (value.isNone() && LayerScope::current() != nullptr) value = c10::IValue(LayerScope::stream());
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }
@@ -71,26 +70,28 @@ std::uint64_t stream_seed(const LayerRun& run) {
   return seed;
 }
 
-at::Generator make_stream(const LayerRun& run) {
+// The key may be switched on only once its kernels are there.
+c10::DispatchKeySet registered_key() {
   static std::once_flag once;
   std::call_once(once, register_kernels);
-  return at::make_generator<at::CPUGeneratorImpl>(stream_seed(run));
+  return c10::DispatchKeySet(kKey);
 }
 
 }  // namespace
 
-LayerScope::LayerScope(const LayerRun& run)
-    : run_(run), generator_(make_stream(run)), outer_(innermost), guard_(c10::DispatchKeySet(kKey)) {
+LayerScope::LayerScope(const LayerRun& run) : run_(run), outer_(innermost), guard_(registered_key()) {
   innermost = this;
-  stream = &generator_;
 }
 
-LayerScope::~LayerScope() {
-  innermost = outer_;
-  stream = outer_ != nullptr ? &outer_->generator_ : nullptr;
-}
+LayerScope::~LayerScope() { innermost = outer_; }
 
 const LayerRun* LayerScope::current() { return innermost != nullptr ? &innermost->run_ : nullptr; }
+
+const at::Generator& LayerScope::stream() {
+  at::Generator& generator = innermost->generator_;
+  if (!generator.defined()) generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(innermost->run_));
+  return generator;
+}
 
 int LayerScope::next_call() { return innermost->num_calls_++; }
 
