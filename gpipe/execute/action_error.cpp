@@ -9,7 +9,9 @@ std::string message_of(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const std::exception& exception) {
-    return exception.what();
+    // libtorch's errors go on with a backtrace, which `cause` still has.
+    const std::string what = exception.what();
+    return what.substr(0, what.find("\nException raised from "));
   } catch (...) {
     return "an exception that is not a std::exception";
   }

@@ -194,7 +194,6 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
 }
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
-  for (const Tie& tie : ties_) relink(tie);
   if (pool.idle.empty()) {
     return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_}, pool.schedule);
   }

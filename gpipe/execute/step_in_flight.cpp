@@ -48,6 +48,7 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro
   settings_.seed = pipeline.options_.seed();
   settings_.with_grad = with_grad;
   settings_.loss = std::move(loss);
+  for (const Tie& tie : pipeline.ties_) relink(tie);
   pool_ = &pipeline.pool(settings_.micro_batches, with_grad);
   assembly_ = pipeline.take(*pool_);
   settings_.step = pipeline.step_;
@@ -63,6 +64,9 @@ StepInFlight::~StepInFlight() {
 
 Timeline StepInFlight::run(Phase phase) {
   const CallerState caller;
+  if (phase != Phase::kForward) {
+    for (const Tie& tie : pipeline_.ties_) forget_user_grads(tie);  // of a step that failed
+  }
   const WatchdogOptions watchdog{pipeline_.options_.watchdog_seconds(), pipeline_.options_.on_stuck()};
   Timeline timeline;
   try {

@@ -65,6 +65,13 @@ Tensors to_tensors(std::tuple<Ts...> tuple) {
   return std::apply([](auto&... element) { return Tensors{std::move(element)...}; }, tuple);
 }
 
+// forward(tensor) compiles: what else it takes has defaults, as in ConvTranspose2d.
+template <typename Module, typename = void>
+struct TakesOneTensor : std::false_type {};
+template <typename Module>
+struct TakesOneTensor<Module, std::void_t<decltype(std::declval<Module&>().forward(std::declval<at::Tensor>()))>>
+    : std::true_type {};
+
 template <typename Module>
 Tensors call(Module& module, Tensors tensors) {
   using Arguments = typename Signature<decltype(&Module::forward)>::Arguments;
@@ -73,6 +80,9 @@ Tensors call(Module& module, Tensors tensors) {
   } else if constexpr (IsTensorTuple<Arguments>::value) {
     return std::apply([&](auto&... tensor) { return to_tensors(module.forward(std::move(tensor)...)); },
                       static_cast<Arguments&>(*std::make_unique<Arguments>(to_tuple<Arguments>(std::move(tensors)))));
+  } else if constexpr (TakesOneTensor<Module>::value) {
+    check_num_tensors(tensors.size(), 1);
+    return to_tensors(module.forward(std::move(tensors.front())));
   } else {
     using Argument = std::tuple_element_t<0, Arguments>;
     static_assert(std::tuple_size_v<Arguments> == 1 && IsTensorTuple<Argument>::value,

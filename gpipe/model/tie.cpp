@@ -124,6 +124,10 @@ void relink(const Tie& tie) {
   }
 }
 
+void forget_user_grads(const Tie& tie) {
+  for (const Tie::Use& user : tie.users) user.weight.mutable_grad().reset();
+}
+
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
   std::map<const c10::TensorImpl*, std::string> seen;
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {

@@ -41,6 +41,9 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
 // Points the users' memory at their owner's again, where a cast or a load has given the owner other memory.
 void relink(const Tie& tie);
 
+// The users' gradients are parts of a sum that is made at the end of a step; outside a step there are none.
+void forget_user_grads(const Tie& tie);
+
 // A tie as the stage of its owner sees it.
 struct OwnedTie {
   at::Tensor weight;

@@ -1,0 +1,115 @@
+#include "gpipe/model/profiler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/model/sandbox.h"
+#include "tests/execute/test_models.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+
+TEST(ProfilerTest, LeavesParametersGradientsBuffersModeAndRandomStateAsTheyWere) {
+  torch::manual_seed(5);
+  torch::nn::Sequential model(torch::nn::Conv2d(torch::nn::Conv2dOptions(2, 3, 3)), torch::nn::BatchNorm2d(3),
+                              nn::DeferredBatchNorm2d(torch::nn::BatchNormOptions(3)),
+                              torch::nn::ReLU(torch::nn::ReLUOptions(true)), torch::nn::Dropout(0.5));
+  std::vector<ChainLayer> layers;
+  const LayerChain chain(model);
+  for (int layer = 0; layer < chain.size(); ++layer)
+    layers.push_back({layer, chain.name(layer), chain.build(layer, 0)});
+  for (const at::Tensor& parameter : model->parameters()) parameter.mutable_grad() = torch::randn_like(parameter);
+  const auto state = [&] {
+    Tensors tensors;
+    for (const at::Tensor& parameter : model->parameters()) {
+      tensors.push_back(parameter.detach().clone());
+      tensors.push_back(parameter.grad().clone());
+    }
+    for (const at::Tensor& buffer : model->buffers()) tensors.push_back(buffer.clone());
+    return tensors;
+  };
+  const at::Tensor input = torch::randn({4, 2, 6, 6});
+  const at::Tensor input_before = input.clone();
+  const Tensors expected = state();
+  const at::Tensor random = at::detail::getDefaultCPUGenerator().get_state();
+
+  ProfilerPosition position;
+  profile_layers(layers, {{input}, 0, 4}, {}, position);
+
+  const Tensors got = state();
+  for (std::size_t index = 0; index < got.size(); ++index)
+    EXPECT_TRUE(torch::equal(got[index], expected[index])) << index;
+  EXPECT_TRUE(torch::equal(at::detail::getDefaultCPUGenerator().get_state(), random));
+  EXPECT_TRUE(torch::equal(input, input_before));
+  EXPECT_TRUE(model->is_training());
+  for (auto* listener : find_listeners(layers)) listener->end_step();
+  EXPECT_TRUE(torch::equal(model->buffers().back(), expected.back()));  // nothing was left pending
+}
+
+TEST(ProfilerTest, MeasuresSecondsBytesAndSkips) {
+  const test::TestModel model = test::unet();
+  std::vector<ChainLayer> layers;
+  for (int layer = 0; layer < model.chain.size(); ++layer) {
+    layers.push_back({layer, model.chain.name(layer), model.chain.build(layer, 0)});
+  }
+  ProfilerPosition position;
+  const Profile profile = profile_layers(layers, {{model.input}, 0, 16}, {}, position);
+  ASSERT_EQ(profile.layers.size(), layers.size());
+  EXPECT_EQ(profile.layers[0].name, "embed");
+  EXPECT_EQ(profile.layers[0].parameter_bytes, (4 * 3 + 4) * 4);
+  EXPECT_EQ(profile.layers[0].output_bytes, 16 * 4 * 64 * 4);
+  for (const LayerProfile& layer : profile.layers) {
+    EXPECT_GT(layer.forward_seconds, 0) << layer.name;
+    EXPECT_GT(layer.backward_seconds, 0) << layer.name;
+  }
+  ASSERT_EQ(profile.skips.size(), 2);
+  EXPECT_EQ(profile.skips[0].name, "level1/skip");
+  EXPECT_EQ(profile.layers[profile.skips[0].from].name, "stash1");
+  EXPECT_EQ(profile.layers[profile.skips[0].to].name, "pop1");
+  EXPECT_EQ(profile.skips[0].bytes, 16 * 4 * 64 * 4);
+  EXPECT_NO_THROW(check_profile(profile));
+}
+
+// A layer as dear as it is told to be.
+struct BusyImpl : torch::nn::Module {
+  explicit BusyImpl(int repeats) : repeats_(repeats), weight(register_parameter("weight", torch::randn({96, 96}))) {}
+  at::Tensor forward(at::Tensor input) {
+    for (int repeat = 0; repeat < repeats_; ++repeat) input = at::tanh(at::mm(input, weight));
+    return input;
+  }
+  int repeats_;
+  at::Tensor weight;
+};
+TORCH_MODULE(Busy);
+
+TEST(ProfilerTest, WithoutABalanceThePipelineIsSplitByWhatTheLayersCost) {
+  LayerChain chain;
+  chain.add<Busy>("dear", 30);
+  for (int layer = 0; layer < 6; ++layer) chain.add<Busy>("cheap" + std::to_string(layer), 1);
+  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(4));
+  EXPECT_TRUE(pipeline->layers_per_stage().empty());
+  pipeline->train_step(torch::randn({128, 96}), torch::ones({128}),
+                       [](const at::Tensor& output, const at::Tensor&) { return output.mean(); });
+  EXPECT_THAT(pipeline->layers_per_stage(), ElementsAre(1, 6));
+  EXPECT_EQ(pipeline->profile().layers.size(), 7);
+}
+
+TEST(ProfilerTest, AThrowOnTheFirstBatchHasItsCoordinatesAndTheNextBatchWorks) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 3), torch::nn::Linear(3, 2));
+  Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2));
+  const auto loss = [](const at::Tensor& output, const at::Tensor&) { return output.mean(); };
+  EXPECT_THAT(
+      [&] {
+        pipeline->train_step(torch::ones({4, 5}), torch::ones({4}), loss);
+      },
+      ::testing::ThrowsMessage<ActionError>(HasSubstr("layer 0 (0)")));
+  EXPECT_NO_THROW(pipeline->train_step(torch::ones({4, 3}), torch::ones({4}), loss));
+}
+
+}  // namespace
+}  // namespace gpipe
