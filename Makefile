@@ -10,12 +10,12 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bench sanitize fuzz format lint docs clean core-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)
@@ -34,6 +34,14 @@ sanitize: build/sanitize/build.ninja ## run the core's tests with the address an
 	@cmake --build build/sanitize --parallel $(JOBS)
 	@ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(CTEST) --test-dir build/sanitize
+
+sanitize-torch: build/sanitize-torch/build.ninja ## run the pipeline's tests with the address sanitizer
+	@cmake --build build/sanitize-torch --parallel $(JOBS) --target torch_tests
+	@ASAN_OPTIONS=detect_stack_use_after_return=1 timeout 900 build/sanitize-torch/bin/torch_tests --gtest_brief=1
+
+tsan: build/tsan/build.ninja ## run the tests of workers, channels and executor with the thread sanitizer
+	@cmake --build build/tsan --parallel $(JOBS) --target executor_tests
+	@TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(CTEST) --test-dir build/tsan -R '^(Executor|Workers|Channel)\.'
 
 fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60), with clang
 	@cmake --build build/fuzz --parallel $(JOBS) --target parse_fuzzer
@@ -59,6 +67,14 @@ build/build.ninja: | core-deps torch-deps
 build/sanitize/build.ninja: | core-deps
 	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
 	  -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+
+build/sanitize-torch/build.ninja: | core-deps torch-deps
+	@cmake -S . -B build/sanitize-torch -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+	  -DGPIPE_SANITIZE=address -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+
+build/tsan/build.ninja: | core-deps
+	@cmake -S . -B build/tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
+	  -DGPIPE_SANITIZE=thread -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
 build/fuzz/build.ninja: | core-deps fuzz-deps
 	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \

@@ -1,0 +1,141 @@
+// The reference for chains of any layers: the same micro-batches one after the other, in the caller's thread, uncut.
+#pragma once
+
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/model/layer_chain.h"
+#include "gpipe/model/layer_scope.h"
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe::test {
+
+class PlainChain {
+ public:
+  // Takes micro-batches, replicated inputs, loss reduction and seed from `options`, and nothing else.
+  PlainChain(const LayerChain& chain, const PipelineOptions& options) : options_(options) {
+    for (int layer = 0; layer < chain.size(); ++layer) {
+      layers_.push_back(chain.build(layer, options.seed()));
+      model_.register_module(chain.name(layer), layers_.back().module);
+    }
+  }
+
+  torch::nn::Module& model() { return model_; }
+
+  Tensors forward(Tensors tensors, LayerRun run) const {
+    run.seed = options_.seed();
+    for (const Layer& layer : layers_) {
+      const LayerScope scope(run);
+      tensors = layer.forward(std::move(tensors));
+      ++run.layer;
+    }
+    return tensors;
+  }
+
+  at::Tensor train_step(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss) {
+    const int num_micro_batches = options_.num_micro_batches();
+    const auto input_batches = split_batch(inputs, num_micro_batches, options_.replicated_inputs());
+    const auto target_batches = split_batch(targets, num_micro_batches);
+    const auto num_samples = input_batches.back().first_sample + input_batches.back().num_samples;
+    at::Tensor total;
+    LayerRun run;
+    run.step = step_++;
+    for (std::size_t index = 0; index < input_batches.size(); ++index) {
+      run.micro_batch = static_cast<int>(index);
+      run.first_sample = input_batches[index].first_sample;
+      at::Tensor value = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors);
+      if (options_.loss_reduction() == LossReduction::kMean) {
+        value = value * (static_cast<double>(input_batches[index].num_samples) / static_cast<double>(num_samples));
+      }
+      value.backward();
+      total = total.defined() ? total + value.detach() : value.detach();
+    }
+    return total;
+  }
+
+ private:
+  const PipelineOptions options_;
+  std::vector<Layer> layers_;
+  torch::nn::Module model_;
+  std::int64_t step_ = 0;
+};
+
+inline void expect_same_bits(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
+  ASSERT_EQ(got.defined(), expected.defined()) << what;
+  if (!got.defined()) return;
+  EXPECT_TRUE(torch::equal(got, expected)) << what << ": got " << got << ", expected " << expected;
+}
+
+// Parameters, their gradients and buffers.
+inline void expect_same_bits(const torch::nn::Module& got, const torch::nn::Module& expected) {
+  const auto parameters = got.named_parameters();
+  ASSERT_EQ(parameters.size(), expected.named_parameters().size());
+  for (const auto& parameter : expected.named_parameters()) {
+    expect_same_bits(parameters[parameter.key()], parameter.value(), parameter.key());
+    expect_same_bits(parameters[parameter.key()].grad(), parameter.value().grad(), "gradient of " + parameter.key());
+  }
+  const auto buffers = got.named_buffers();
+  ASSERT_EQ(buffers.size(), expected.named_buffers().size());
+  for (const auto& buffer : expected.named_buffers()) {
+    expect_same_bits(buffers[buffer.key()], buffer.value(), buffer.key());
+  }
+}
+
+// One training problem. `make` gives a new, equal chain each time.
+struct Problem {
+  std::function<LayerChain()> make;
+  Tensors inputs;
+  Tensors targets;
+  PipelineImpl::Loss loss;
+  PipelineOptions options = PipelineOptions(1).num_micro_batches(4);
+  int num_steps = 2;
+
+  // New leaves, so that a run leaves nothing behind.
+  Tensors fresh_inputs() const {
+    Tensors fresh;
+    for (const at::Tensor& input : inputs) {
+      fresh.push_back(input.defined() ? input.detach().clone().requires_grad_(input.requires_grad()) : input);
+    }
+    return fresh;
+  }
+};
+
+inline void expect_transparent(const Problem& problem, const PipelineOptions& options) {
+  PlainChain plain(problem.make(), problem.options);
+  Pipeline pipeline(problem.make(), options);
+  const Tensors plain_inputs = problem.fresh_inputs();
+  const Tensors inputs = problem.fresh_inputs();
+  for (int step = 0; step < problem.num_steps; ++step) {
+    const at::Tensor expected = plain.train_step(plain_inputs, problem.targets, problem.loss);
+    const at::Tensor got = pipeline->train_step(inputs, problem.targets, problem.loss).loss;
+    expect_same_bits(got, expected, "loss of step " + std::to_string(step));
+  }
+  expect_same_bits(*pipeline, plain.model());
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    if (!inputs[index].defined()) continue;
+    expect_same_bits(inputs[index].grad(), plain_inputs[index].grad(), "gradient of input " + std::to_string(index));
+  }
+}
+
+// Expects the bits of the plain run, gradients accumulated over the steps, for every number of stages and recompute mode.
+inline void expect_transparent(const Problem& problem) {
+  at::set_num_threads(1);  // as the stages have
+  const int num_layers = problem.make().size();
+  for (int num_stages = 1; num_stages <= num_layers; ++num_stages) {
+    for (const char* schedule : {"gpipe", "1f1b", "interleaved"}) {
+      if (std::string(schedule) == "interleaved" && 2 * num_stages > num_layers) continue;
+      for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+        SCOPED_TRACE(std::string(schedule) + ", K = " + std::to_string(num_stages) + ", recompute " + name(recompute));
+        PipelineOptions options = problem.options;
+        expect_transparent(problem, options.num_stages(num_stages).schedule(schedule).recompute(recompute));
+      }
+    }
+  }
+}
+
+}  // namespace gpipe::test
