@@ -22,4 +22,5 @@
 #include "gpipe/model/dropout.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/memory_account.h"
 #endif
