@@ -8,6 +8,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_scope.cpp
+  gpipe/model/memory_account.cpp
   gpipe/model/micro_batch.cpp
   gpipe/model/profiler.cpp
   gpipe/model/sandbox.cpp

@@ -52,4 +52,29 @@ class InfeasibleError : public Error {
   int smallest_num_stages_;
 };
 
+// An allocation, or a transfer, that would take an account past its limit. The account is as it was before.
+class OutOfMemoryError : public Error {
+ public:
+  OutOfMemoryError(const std::string& account, std::int64_t requested_bytes, std::int64_t live_bytes,
+                   std::int64_t limit_bytes)
+      : Error(account + ": out of memory: " + std::to_string(requested_bytes) + " bytes requested, " +
+              std::to_string(live_bytes) + " bytes live, limit " + std::to_string(limit_bytes) +
+              " bytes; use more micro-batches, recompute or more stages, or raise the limit"),
+        account_(account),
+        requested_bytes_(requested_bytes),
+        live_bytes_(live_bytes),
+        limit_bytes_(limit_bytes) {}
+  // Its name.
+  const std::string& account() const { return account_; }
+  std::int64_t requested_bytes() const { return requested_bytes_; }
+  std::int64_t live_bytes() const { return live_bytes_; }
+  std::int64_t limit_bytes() const { return limit_bytes_; }
+
+ private:
+  std::string account_;
+  std::int64_t requested_bytes_;
+  std::int64_t live_bytes_;
+  std::int64_t limit_bytes_;
+};
+
 }  // namespace gpipe

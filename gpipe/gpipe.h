@@ -22,5 +22,6 @@
 #include "gpipe/model/dropout.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/memory_account.h"
 #include "gpipe/model/skip.h"
 #endif

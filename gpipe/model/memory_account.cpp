@@ -1,0 +1,217 @@
+#include "gpipe/model/memory_account.h"
+
+#include <c10/core/CPUAllocator.h>
+#include <fmt/format.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <limits>
+#include <mutex>
+#include <new>
+#include <utility>
+
+#include "gpipe/error.h"
+
+// Since libtorch 2, allocating changes an allocator, and an allocator can copy.
+#if TORCH_VERSION_MAJOR >= 2
+#define GPIPE_CONST_BEFORE_2
+#else
+#define GPIPE_CONST_BEFORE_2 const
+#endif
+
+namespace gpipe {
+namespace {
+
+// Note [Accounting allocator]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Every block that comes through us has a header right in front of its data, whether it is booked or not:
+//
+//     inner allocator's block                  data, a multiple of 64
+//     v                                        v
+//     [ 64 bytes, only if needed ][   Header   ][ what was asked for ... ]
+//
+// The data pointer is also the context of the DataPtr, as raw_allocate demands. raw_deallocate is why a header ends in a
+// mark: it frees with the allocator of the day, so blocks that are older than us, such as weights in oneDNN's layout, come
+// to us although they have no header. The mark is a function of the address, in the word before the data. That word can be
+// read even if it is not ours, unless the data starts a page; so ours never does, and this is what the first 64 bytes are
+// for.
+constexpr std::size_t kHeaderBytes = 64;
+constexpr std::size_t kPageBytes = 4096;
+constexpr std::size_t kExtraBytes = 2 * kHeaderBytes;
+
+struct Header {
+  std::shared_ptr<MemoryAccount> owner;
+  std::int64_t bytes = 0;
+  void* inner_context = nullptr;
+  c10::DeleterFnPtr inner_deleter = nullptr;
+  // Stored after each change, loaded before each use. The storage's reference count orders them already, but a thread
+  // sanitizer does not see into libtorch.
+  std::atomic<bool> written{false};
+};
+// The mark is the last word.
+static_assert(sizeof(Header) <= kHeaderBytes - sizeof(std::uint64_t));
+
+bool starts_a_page(const void* data) { return reinterpret_cast<std::uintptr_t>(data) % kPageBytes == 0; }
+
+Header& header(void* data) { return *std::launder(reinterpret_cast<Header*>(static_cast<char*>(data) - kHeaderBytes)); }
+
+std::uint64_t mark(const void* data) {
+  return (reinterpret_cast<std::uintptr_t>(data) ^ 0x6770697065ULL) * 0x9e3779b97f4a7c15ULL;
+}
+
+// Volatile, because it is outside the lifetime of any object.
+volatile std::uint64_t* mark_place(void* data) { return static_cast<volatile std::uint64_t*>(data) - 1; }
+
+// Looks at memory that may be somebody else's, on purpose.
+__attribute__((no_sanitize("address", "thread"))) bool has_header(void* data) {
+  return !starts_a_page(data) && *mark_place(data) == mark(data);
+}
+
+thread_local const std::shared_ptr<MemoryAccount>* innermost = nullptr;
+
+}  // namespace
+
+namespace detail {
+
+// Thread-safe. Never destroyed, because memory may be freed until the very end.
+class AccountingAllocator final : public c10::Allocator {
+ public:
+  explicit AccountingAllocator(c10::Allocator* inner) : inner_(inner) { instance_ = this; }
+
+  static void install();
+  static void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to);
+
+  c10::DataPtr allocate(std::size_t bytes) GPIPE_CONST_BEFORE_2 override;
+  c10::DeleterFnPtr raw_deleter() const override { return &deallocate; }
+#if TORCH_VERSION_MAJOR >= 2
+  void copy_data(void* to, const void* from, std::size_t bytes) const override { inner_->copy_data(to, from, bytes); }
+#endif
+
+ private:
+  static void deallocate(void* data);
+
+  static inline AccountingAllocator* instance_ = nullptr;
+  c10::Allocator* const inner_;
+};
+
+void AccountingAllocator::install() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    static auto* const allocator = new AccountingAllocator(c10::GetCPUAllocator());
+    c10::SetCPUAllocator(allocator, /*priority=*/1);
+    if (c10::GetCPUAllocator() != allocator) {
+      throw Error("cannot account for memory: a CPU allocator with a priority above 1 is installed; remove it");
+    }
+  });
+}
+
+c10::DataPtr AccountingAllocator::allocate(std::size_t bytes) GPIPE_CONST_BEFORE_2 {
+  const c10::Device cpu(c10::DeviceType::CPU);
+  if (bytes == 0) return {nullptr, nullptr, &deallocate, cpu};
+  // More than any allocator has, such as a negative number: let the inner one say so.
+  if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - kExtraBytes) return inner_->allocate(bytes);
+
+  MemoryAccount* const account = innermost != nullptr ? innermost->get() : nullptr;
+  const auto booked = static_cast<std::int64_t>(bytes);
+  const std::int64_t live = account != nullptr ? account->reserve(booked) : 0;
+  c10::DataPtr block;
+  try {
+    block = inner_->allocate(bytes + kExtraBytes);
+  } catch (...) {
+    if (account != nullptr) account->release(booked);
+    throw;
+  }
+  if (account != nullptr) account->raise_peak(live);
+
+  char* data = static_cast<char*>(block.get()) + kHeaderBytes;
+  if (starts_a_page(data)) data += kHeaderBytes;
+  auto* const made = new (data - kHeaderBytes) Header;
+  if (account != nullptr) made->owner = *innermost;
+  made->bytes = booked;
+  made->inner_deleter = block.get_deleter();
+  made->inner_context = block.release_context();
+  made->written.store(true, std::memory_order_release);
+  *mark_place(data) = mark(data);
+  return {data, data, &deallocate, cpu};
+}
+
+void AccountingAllocator::deallocate(void* data) {
+  if (data == nullptr) return;
+  if (!has_header(data)) return instance_->inner_->raw_deallocate(data);
+  Header& freed = header(data);
+  freed.written.load(std::memory_order_acquire);
+  void* const inner_context = freed.inner_context;
+  const c10::DeleterFnPtr inner_deleter = freed.inner_deleter;
+  if (freed.owner != nullptr) freed.owner->release(freed.bytes);
+  freed.~Header();
+  *mark_place(data) = 0;
+  inner_deleter(inner_context);
+}
+
+void AccountingAllocator::transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to) {
+  if (!tensor.defined() || !tensor.has_storage()) return;
+  const c10::DataPtr& block = tensor.storage().data_ptr();
+  void* const data = block.get_context();
+  if (block.get_deleter() != &deallocate || data == nullptr) return;
+
+  static std::mutex mutex;              // of all owners
+  std::shared_ptr<MemoryAccount> from;  // let go of after the mutex
+  const std::lock_guard<std::mutex> lock(mutex);
+  Header& moved = header(data);
+  moved.written.load(std::memory_order_acquire);
+  if (moved.owner == to) return;
+  if (to != nullptr) to->raise_peak(to->reserve(moved.bytes));
+  from = std::exchange(moved.owner, to);
+  moved.written.store(true, std::memory_order_release);
+  if (from != nullptr) from->release(moved.bytes);
+}
+
+}  // namespace detail
+
+MemoryAccount::MemoryAccount(std::string name, std::int64_t limit_bytes)
+    : name_(std::move(name)), limit_bytes_(limit_bytes) {
+  if (limit_bytes < 0) {
+    throw InvalidArgument(
+        fmt::format("the memory limit of {} is {} bytes; expected 0 (no limit) or more", name_, limit_bytes));
+  }
+  detail::AccountingAllocator::install();
+}
+
+std::int64_t MemoryAccount::reserve(std::int64_t bytes) {
+  if (limit_bytes_ == 0) return live_bytes_ += bytes;
+  std::int64_t live = live_bytes_;
+  do {
+    if (bytes > limit_bytes_ - live) throw OutOfMemoryError(name_, bytes, live, limit_bytes_);
+  } while (!live_bytes_.compare_exchange_weak(live, live + bytes));
+  return live + bytes;
+}
+
+void MemoryAccount::raise_peak(std::int64_t live_bytes) {
+  std::int64_t peak = peak_bytes_;
+  while (peak < live_bytes && !peak_bytes_.compare_exchange_weak(peak, live_bytes)) {
+  }
+}
+
+// At least what is live, also while another thread has not raised it yet.
+std::int64_t MemoryAccount::peak_bytes() const {
+  const std::int64_t live = live_bytes_;
+  return std::max(live, peak_bytes_.load());
+}
+
+void MemoryAccount::reset_peak() {
+  peak_bytes_ = 0;
+  raise_peak(live_bytes_);
+}
+
+MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account) : account_(std::move(account)), outer_(innermost) {
+  innermost = &account_;
+}
+
+MemoryScope::~MemoryScope() { innermost = outer_; }
+
+void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to) {
+  detail::AccountingAllocator::transfer(tensor, to);
+}
+
+}  // namespace gpipe

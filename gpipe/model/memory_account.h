@@ -1,0 +1,82 @@
+// Memory account: live and peak bytes of tensor memory by owner, with an enforced limit.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace gpipe {
+
+namespace detail {
+class AccountingAllocator;
+}  // namespace detail
+
+// Counts the bytes that tensors asked for, not what the system allocator adds. Made with std::make_shared: memory booked on
+// an account keeps it alive.
+//
+// The first account of the process replaces libtorch's CPU allocator, for good, by one that passes on to it; without an
+// account nothing is replaced. libtorch does that without a lock: make the first account before other threads allocate.
+// Not seen: memory of other devices, memory that does not come from libtorch's CPU allocator (from_blob, OpenBLAS buffers,
+// graph nodes), and storages made before the first account, even when they are resized later.
+//
+// Thread-safe.
+class MemoryAccount {
+ public:
+  // A limit of 0 is none. Throws InvalidArgument for a negative limit, and Error if the CPU allocator cannot be replaced
+  // because somebody installed another one with a priority above ours.
+  explicit MemoryAccount(std::string name, std::int64_t limit_bytes = 0);
+  MemoryAccount(const MemoryAccount&) = delete;
+  MemoryAccount& operator=(const MemoryAccount&) = delete;
+
+  const std::string& name() const { return name_; }
+  std::int64_t limit_bytes() const { return limit_bytes_; }
+  // Never above the limit.
+  std::int64_t live_bytes() const { return live_bytes_; }
+  // The most that was live since the last reset_peak().
+  std::int64_t peak_bytes() const;
+  // The peak becomes what is live now.
+  void reset_peak();
+
+ private:
+  friend class detail::AccountingAllocator;
+
+  // What is live after it. Throws OutOfMemoryError, having changed nothing.
+  std::int64_t reserve(std::int64_t bytes);
+  void raise_peak(std::int64_t live_bytes);
+  void release(std::int64_t bytes) { live_bytes_ -= bytes; }
+
+  const std::string name_;
+  const std::int64_t limit_bytes_;
+  std::atomic<std::int64_t> live_bytes_{0};
+  std::atomic<std::int64_t> peak_bytes_{0};
+};
+
+// While it lives, CPU tensor memory that this thread allocates is booked on the account; it is booked off when it is freed,
+// by whichever thread, whenever. An allocation past the limit throws OutOfMemoryError out of the libtorch operation. Scopes
+// nest: the inner one counts, and one with a null account books nothing. Scratch memory that an operation allocates in its
+// intra-op threads is not booked.
+//
+// Confined to its thread.
+class MemoryScope {
+ public:
+  explicit MemoryScope(std::shared_ptr<MemoryAccount> account);
+  ~MemoryScope();
+  MemoryScope(const MemoryScope&) = delete;
+  MemoryScope& operator=(const MemoryScope&) = delete;
+
+ private:
+  const std::shared_ptr<MemoryAccount> account_;
+  const std::shared_ptr<MemoryAccount>* const outer_;
+};
+
+// Books the whole storage of `tensor`, which all its views share, off the account it is on, if any, and onto `to`; a null
+// `to` only books it off. Does nothing for memory that is not ours: see MemoryAccount. Throws OutOfMemoryError if `to` has
+// no room for it, and nothing has changed.
+//
+// Thread-safe, also for the same storage, as long as each caller holds the tensor and nobody resizes it.
+void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to);
+
+}  // namespace gpipe
