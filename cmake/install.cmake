@@ -3,6 +3,11 @@ include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/gpipe)
 
 install(TARGETS gpipe_core EXPORT gpipe-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+# In a file of its own: who uses the core alone needs no libtorch.
+if(TARGET gpipe_torch)
+  install(TARGETS gpipe_torch EXPORT gpipe-torch-targets ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  install(EXPORT gpipe-torch-targets NAMESPACE gpipe:: DESTINATION ${package_dir})
+endif()
 if(TARGET gpipe_cli)
   install(TARGETS gpipe_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 endif()

@@ -1,8 +1,9 @@
-# gpipe::gpipe: everything that touches a tensor. Not installed yet.
+# gpipe::gpipe: everything that touches a tensor.
 find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
 
 add_library(gpipe_torch STATIC
+  gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
   gpipe/model/layer.cpp
@@ -28,4 +29,4 @@ target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
 # One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
 target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
 # The plain target: what Torch's own variable adds leaks absolute paths.
-target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt gpipe_warnings)
+target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt $<BUILD_INTERFACE:gpipe_warnings>)

@@ -78,6 +78,7 @@ std::vector<StageParts> make_parts(const PartitionedModel& model, const Schedule
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     parts[stage].index = stage;
     parts[stage].is_last = stage == schedule.num_stages - 1;
+    if (!model.accounts.empty()) parts[stage].account = model.accounts[stage];
     for (int count = model.layers_per_stage[stage]; count > 0; --count) {
       parts[stage].layers.push_back(model.layers[layer++]);
     }

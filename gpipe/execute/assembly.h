@@ -7,6 +7,7 @@
 #include "gpipe/execute/executor.h"
 #include "gpipe/execute/stage.h"
 #include "gpipe/model/layer.h"
+#include "gpipe/model/memory_account.h"
 #include "gpipe/model/tie.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/schedule/flow.h"
@@ -20,6 +21,7 @@ struct PartitionedModel {
   const std::vector<int>& layers_per_stage;
   const std::vector<SkipProfile>& skips;
   const std::vector<Tie>& ties;
+  const std::vector<std::shared_ptr<MemoryAccount>>& accounts;  // of the stages; empty: memory is not measured
 };
 
 // The skips and ties that go from stage to stage.

@@ -27,6 +27,7 @@ enum class Phase { kAll, kForward, kBackward };
 //   void take_tied(int source, Message input)       after its worker's last action: those of weights it owns
 //   void settle()                                   after that, once a step with a backward
 //   std::string where() const    what it is at, for an error message: "layer 3 (relu)"; may be empty; any thread
+//   std::string failed_at() const    the same after it has thrown, with more
 // Inputs and outputs come in the order of the stage's flows in the flow table; `outputs` has their number.
 //
 // Thread-compatible: one step at a time.
@@ -116,7 +117,7 @@ class Executor {
       } catch (const CancelledError&) {
         throw;
       } catch (...) {
-        throw_action_error(worker, action, stages_[action.stage]->where());
+        throw_action_error(worker, action, stages_[action.stage]->failed_at());
       }
     }
     if (phase != Phase::kForward && schedule_.has_backward()) settle(worker);

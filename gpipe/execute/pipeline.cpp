@@ -26,7 +26,14 @@ PipelineOptions checked(PipelineOptions options) {
   };
   check("num_stages", options.num_stages());
   check("threads_per_stage", options.threads_per_stage());
-  if (options.custom_schedule()) options.num_micro_batches(options.custom_schedule()->num_micro_batches);
+  if (options.custom_schedule()) {
+    const int count = options.custom_schedule()->num_micro_batches;
+    if (options.num_micro_batches() != 0 && options.num_micro_batches() != count) {
+      throw InvalidArgument(fmt::format("num_micro_batches is {}, but the schedule is for {}; leave it out",
+                                        options.num_micro_batches(), count));
+    }
+    options.num_micro_batches(count);
+  }
   if (options.num_micro_batches() == 0) options.num_micro_batches(4 * options.num_stages());
   check("num_micro_batches", options.num_micro_batches());
   return options;
@@ -120,6 +127,11 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   } else if (schedule.num_stages == 1) {
     layers_per_stage_ = {chain.size()};
   }
+  if (options_.measure_memory()) {
+    for (int stage = 0; stage < schedule.num_stages; ++stage) {
+      accounts_.push_back(std::make_shared<MemoryAccount>(fmt::format("stage {}", stage)));
+    }
+  }
   std::vector<Layer> built;
   std::vector<std::string> names;
   for (int layer = 0; layer < chain.size(); ++layer) {
@@ -142,13 +154,10 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
       [] {});
 }
 
-// Finds out what has to be known of the layers before they can be split: their skips in this mode and, if nobody has said
-// how to split them, what they cost.
-void PipelineImpl::prepare(const MicroBatch& sample) {
-  if (skips_.count(is_training()) != 0 && !layers_per_stage_.empty()) return;
+Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds) {
   ProfilerOptions options;
   options.seed = options_.seed();
-  options.with_seconds = layers_per_stage_.empty();
+  options.with_seconds = with_seconds;
   Profile profile;
   const at::ThreadLocalState caller;
   const auto run = [&](int worker) {
@@ -166,14 +175,36 @@ void PipelineImpl::prepare(const MicroBatch& sample) {
     }
   };
   workers_->run(run, [] {});
-  if (layers_per_stage_.empty()) {
-    const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
-    for (const PartitionStage& stage : partition_for(profile, schedule, {}).stages) {
-      layers_per_stage_.push_back(stage.num_layers);
-    }
-    profile_ = profile;
+  return profile;
+}
+
+void PipelineImpl::trace_skips(const MicroBatch& sample) {
+  skips_[is_training()] = look_at_layers(sample, /*with_seconds=*/false).skips;
+}
+
+void PipelineImpl::split_by_profile(const MicroBatch& sample) {
+  profile_ = look_at_layers(sample, /*with_seconds=*/true);
+  skips_[is_training()] = profile_.skips;
+  const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
+  for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
+    layers_per_stage_.push_back(stage.num_layers);
   }
-  skips_[is_training()] = std::move(profile.skips);
+}
+
+// On the accounts of their stages, once there are stages.
+void PipelineImpl::book_parameters() {
+  for (const ChainLayer& layer : layers_) {
+    if (accounts_.empty()) return;
+    const auto& account = accounts_[stage_of(layer.index, layers_per_stage_)];
+    for (const at::Tensor& parameter : layer.layer.module->parameters()) transfer(parameter, account);
+    for (const at::Tensor& buffer : layer.layer.module->buffers()) transfer(buffer, account);
+  }
+}
+
+std::vector<StageMemory> PipelineImpl::memory() const {
+  std::vector<StageMemory> memory;
+  for (const auto& account : accounts_) memory.push_back({account->live_bytes(), account->peak_bytes()});
+  return memory;
 }
 
 PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, bool with_grad) {
@@ -181,10 +212,16 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
   const auto key = std::make_tuple(count, with_grad, is_training());
   const auto found = pools_.find(key);
   if (found != pools_.end()) return found->second;
-  prepare(micro_batches.front());
+  if (layers_per_stage_.empty()) split_by_profile(micro_batches.front());
+  book_parameters();
   Pool made;
-  made.skips = skips_.at(is_training());
+  const auto skips = skips_.find(is_training());
+  if (skips != skips_.end()) made.skips = skips->second;
   made.schedule = make_schedule(options_, count);
+  if (with_grad && !made.schedule.has_backward()) {
+    throw InvalidArgument(fmt::format("schedule \"{}\" has no backward; call forward without gradient instead",
+                                      made.schedule.name));
+  }
   if (!with_grad) {
     drop_backward(made.schedule);
   } else if (!options_.custom_schedule() || options_.recompute() != Recompute::kNever) {
@@ -195,7 +232,7 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
   if (pool.idle.empty()) {
-    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_}, pool.schedule);
+    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_}, pool.schedule);
   }
   std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());
   pool.idle.pop_back();
@@ -205,9 +242,8 @@ std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
 void PipelineImpl::check_device(torch::Device device) const {
   for (const at::Tensor& parameter : parameters()) {
     if (parameter.device() == device) continue;
-    throw InvalidArgument(fmt::format("a pipeline cannot be moved to {}: its stages are placed when it is made; make it "
-                                      "from a model that is there, and move the inputs instead",
-                                      device.str()));
+    throw InvalidArgument(fmt::format("a pipeline cannot be moved from {} to {}: its stages are placed when it is made",
+                                      parameter.device().str(), device.str()));
   }
 }
 

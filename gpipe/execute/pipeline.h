@@ -61,6 +61,10 @@ struct PipelineOptions {
   TORCH_ARG(bool, check_loss) = false;
   // Gives a step up, with StuckError, in which no worker gets on for this long; 0 = never.
   TORCH_ARG(double, watchdog_seconds) = 0;
+  // Counts the bytes of tensors that each stage holds, for StepResult::memory. This replaces libtorch's CPU allocator by one
+  // that counts, for the whole process; it costs some nanoseconds an allocation. Parameters are counted if they are built
+  // by the pipeline (LayerChain::add), or after the first pipeline that measures was made.
+  TORCH_ARG(bool, measure_memory) = false;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 };
@@ -81,10 +85,17 @@ class NonFiniteLossError : public Error {
   using Error::Error;
 };
 
+// Bytes of tensors that a stage has allocated or taken over: parameters, gradients, activations.
+struct StageMemory {
+  std::int64_t live_bytes = 0;  // at the end of the step
+  std::int64_t peak_bytes = 0;  // the most during it
+};
+
 struct StepResult {
   at::Tensor loss;                            // of the mini-batch, detached
   std::map<std::string, at::Tensor> metrics;  // what the loss function reported, detached
   Timeline timeline;                          // measured
+  std::vector<StageMemory> memory;            // by stage; empty unless PipelineOptions::measure_memory
 };
 
 // Thread-compatible: one caller at a time.
@@ -99,8 +110,8 @@ class PipelineImpl : public torch::nn::Module {
   // loss.backward() does; zero_grad and the optimizer step are the caller's. Throws ActionError for what a layer threw, and
   // leaves the pipeline usable; gradients may then hold a part of the step.
   //
-  // The first step, and the first in evaluation, runs the layers on a micro-batch beforehand, to see which skips they use:
-  // throws SkipError with all that is wrong with those.
+  // If the layers use skips, they are run on a micro-batch for a trial before the first step and before the first in
+  // evaluation: throws SkipError with all that is wrong with those.
   StepResult train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss);
 
   // For a loss that is called with one output and one target, such as torch::nn::CrossEntropyLoss().
@@ -125,6 +136,10 @@ class PipelineImpl : public torch::nn::Module {
   const std::vector<int>& layers_per_stage() const { return layers_per_stage_; }
   // Of the first batch; without layers if it was not profiled.
   const Profile& profile() const { return profile_; }
+  // Of the last step, forward or backward that went well: what loss.backward() cannot return.
+  const Timeline& last_timeline() const { return last_timeline_; }
+  // Bytes now, and the most since the last step began; see PipelineOptions::measure_memory.
+  std::vector<StageMemory> memory() const;
   const PipelineOptions& options() const { return options_; }
 
  private:
@@ -137,20 +152,26 @@ class PipelineImpl : public torch::nn::Module {
     std::vector<std::unique_ptr<Assembly>> idle;
   };
 
-  void prepare(const MicroBatch& sample);
+  // Runs the layers one after the other on the first worker; throws as a step does.
+  Profile look_at_layers(const MicroBatch& sample, bool with_seconds);
+  void trace_skips(const MicroBatch& sample);
+  void split_by_profile(const MicroBatch& sample);
   Pool& pool(const std::vector<MicroBatch>& micro_batches, bool with_grad);
   std::unique_ptr<Assembly> take(Pool& pool);
+  void book_parameters();
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
   std::vector<ChainLayer> layers_;
   std::vector<Tie> ties_;
+  std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
   std::vector<int> layers_per_stage_;
   Profile profile_;
   std::map<bool, std::vector<SkipProfile>> skips_;   // by whether in training
   std::map<std::tuple<int, bool, bool>, Pool> pools_;  // by micro-batches, with gradient, in training
   std::vector<StepListener*> listeners_;               // among the layers' modules
   std::int64_t step_ = 0;
+  Timeline last_timeline_;
   std::unique_ptr<Workers> workers_;
 };
 TORCH_MODULE(Pipeline);

@@ -45,6 +45,7 @@ std::vector<Tensors> split_like(const Tensors& whole, const std::vector<Tensors>
 struct StepHolder : torch::CustomClassHolder {
   std::shared_ptr<torch::nn::Module> pipeline;  // outlives the step
   std::unique_ptr<StepInFlight> step;
+  std::vector<bool> defined;  // of its outputs
 };
 
 std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& inputs, bool with_grad) {
@@ -60,18 +61,24 @@ std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& i
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // `phony` requires a gradient, so that the outputs do even if no input does.
+  // Undefined outputs are left out, which autograd could not wrap; `defined` says which ones are there.
   static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, PipelineImpl* pipeline,
-                         at::TensorList inputs) {
+                         std::vector<bool>* defined, at::TensorList inputs) {
     auto holder = c10::make_intrusive<StepHolder>();
     holder->pipeline = pipeline->shared_from_this();
     holder->step = make_step(*pipeline, inputs.vec(), true);
     holder->step->run(Phase::kForward);
-    Tensors outputs = concatenate(holder->step->results());
-    context->saved_data["step"] = c10::IValue::make_capsule(holder);
+    Tensors outputs;
     Tensors without_grad;
-    for (const at::Tensor& output : outputs) {
-      if (output.defined() && !output.is_floating_point() && !output.is_complex()) without_grad.push_back(output);
+    const Tensors whole = concatenate(holder->step->results());
+    for (std::size_t index = 0; index < whole.size(); ++index) {
+      defined->push_back(whole[index].defined());
+      if (!whole[index].defined()) continue;
+      outputs.push_back(whole[index]);
+      if (!holder->step->result_requires_grad()[index]) without_grad.push_back(whole[index]);
     }
+    holder->defined = *defined;
+    context->saved_data["step"] = c10::IValue::make_capsule(holder);
     context->mark_non_differentiable(without_grad);
     return outputs;
   }
@@ -82,9 +89,12 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
       throw Error("backward through this pipeline output was called a second time; call forward again first");
     }
     const std::unique_ptr<StepInFlight> step = std::move(holder->step);
-    step->set_output_grads(split_like(grads, step->results()));
+    Tensors whole;
+    std::size_t next = 0;
+    for (const bool defined : holder->defined) whole.push_back(defined ? std::move(grads[next++]) : at::Tensor());
+    step->set_output_grads(split_like(whole, step->results()));
     step->run(Phase::kBackward);
-    Tensors result = {at::Tensor(), at::Tensor()};  // of the phony and of the pipeline
+    Tensors result(3);  // of the phony, the pipeline and the flags
     for (at::Tensor& grad : step->input_grads()) result.push_back(std::move(grad));
     return result;
   }
@@ -103,7 +113,13 @@ Tensors PipelineImpl::forward(const Tensors& inputs) {
     step->run(Phase::kAll);
     return concatenate(step->results());
   }
-  return PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, at::TensorList(inputs));
+  std::vector<bool> defined;
+  Tensors made =
+      PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, &defined, at::TensorList(inputs));
+  Tensors outputs;
+  std::size_t next = 0;
+  for (const bool is_defined : defined) outputs.push_back(is_defined ? std::move(made[next++]) : at::Tensor());
+  return outputs;
 }
 
 at::Tensor PipelineImpl::forward(const at::Tensor& input) {

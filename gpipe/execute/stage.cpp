@@ -18,6 +18,28 @@ const ChainLayer& loss_layer() {
   return layer;
 }
 
+// The first tensor a layer gets, by type and shape: cheap to note, and mostly what is wrong when the layer throws.
+class Given {
+ public:
+  explicit Given(const Tensors& tensors) {
+    if (tensors.empty() || !tensors.front().defined()) return;
+    type_ = tensors.front().scalar_type();
+    sizes_ = c10::SmallVector<std::int64_t, 5>(tensors.front().sizes().begin(), tensors.front().sizes().end());
+  }
+  // "Double [2, 4], with Float parameters"
+  std::string describe(const torch::nn::Module& module) const {
+    if (!type_) return "";
+    std::string text = fmt::format("{} [{}]", c10::toString(*type_), fmt::join(sizes_, ", "));
+    const Tensors parameters = module.parameters();
+    if (!parameters.empty()) text += fmt::format(", with {} parameters", c10::toString(parameters[0].scalar_type()));
+    return text;
+  }
+
+ private:
+  c10::optional<at::ScalarType> type_;
+  c10::SmallVector<std::int64_t, 5> sizes_;
+};
+
 std::vector<bool> flags(const Tensors& tensors) {
   std::vector<bool> requires_grad;
   requires_grad.reserve(tensors.size());
@@ -51,10 +73,11 @@ void Stage::begin_step(const StepSettings& settings) {
 void Stage::end_step() {
   settings_ = nullptr;
   at_work_ = nullptr;
+  given_.clear();
   kept_.clear();
-  exit_requires_grad_.clear();
   tied_grads_.clear();
   results_.clear();
+  result_requires_grad_.clear();
   output_grads_.clear();
   input_grads_.clear();
 }
@@ -65,8 +88,20 @@ std::string Stage::where() const {
   return layer == nullptr ? "" : fmt::format("layer {} ({})", layer->index, layer->name);
 }
 
-void Stage::check(const Packet& packet, int micro_batch) const {
-  if (packet.step == settings_->step && packet.micro_batch == micro_batch) return;
+std::string Stage::failed_at() const {
+  const std::string layer = where();
+  return layer.empty() || given_.empty() ? layer : layer + " on " + given_;
+}
+
+// Checks a message, and takes over the memory of its tensors.
+void Stage::receive(const Packet& packet, int micro_batch) const {
+  if (packet.step == settings_->step && packet.micro_batch == micro_batch) {
+    if (parts_.account == nullptr) return;
+    for (const at::Tensor& tensor : packet.tensors) {
+      if (tensor.defined()) transfer(tensor, parts_.account);
+    }
+    return;
+  }
   throw Error(fmt::format("received micro-batch {} of step {}, expected micro-batch {} of step {}; please report this",
                           packet.micro_batch, packet.step, micro_batch, settings_->step));
 }
@@ -78,7 +113,7 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
     entries.tensors = detached(settings_->micro_batches[micro_batch].tensors);
     entries.requires_grad = settings_->input_requires_grad;
   } else {
-    check(inputs.front(), micro_batch);
+    receive(inputs.front(), micro_batch);
     entries.tensors = std::move(inputs.front().tensors);
     entries.requires_grad = std::move(inputs.front().requires_grad);
     ++next;
@@ -86,7 +121,7 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
   entries.num_inputs = entries.tensors.size();
   for (; next < inputs.size(); ++next) {
     Packet& packet = inputs[next];
-    check(packet, micro_batch);
+    receive(packet, micro_batch);
     std::move(packet.tensors.begin(), packet.tensors.end(), std::back_inserter(entries.tensors));
     entries.requires_grad.insert(entries.requires_grad.end(), packet.requires_grad.begin(), packet.requires_grad.end());
     entries.versions.insert(entries.versions.end(), packet.versions.begin(), packet.versions.end());
@@ -105,7 +140,13 @@ void Stage::run_layers(int micro_batch, Tensors& tensors, bool recomputing) {
     run.layer = layer.index;
     at_work_ = &layer;
     const LayerScope scope(run);
-    tensors = layer.layer.forward(std::move(tensors));
+    const Given given(tensors);
+    try {
+      tensors = layer.layer.forward(std::move(tensors));
+    } catch (...) {
+      given_ = given.describe(*layer.layer.module);
+      throw;
+    }
   }
   at_work_ = nullptr;
   if (!has_loss()) return;
@@ -118,6 +159,7 @@ void Stage::run_layers(int micro_batch, Tensors& tensors, bool recomputing) {
 
 Stage::Exits Stage::run(int micro_batch, const Entries& entries, bool recomputing) {
   SkipMap store;
+  NoSkipsYet no_skips_yet;
   std::size_t next = entries.num_inputs;
   for (const auto& names : parts_.skips_in) {
     for (const std::string& name : names) {
@@ -125,7 +167,7 @@ Stage::Exits Stage::run(int micro_batch, const Entries& entries, bool recomputin
       ++next;
     }
   }
-  const SkipScope scope(store);
+  const SkipScope scope(settings_->knows_skips ? static_cast<SkipStore&>(store) : no_skips_yet);
   Exits exits;
   exits.tensors = slice(entries.tensors, 0, entries.num_inputs);
   run_layers(micro_batch, exits.tensors, recomputing);
@@ -178,70 +220,75 @@ void Stage::learn_overwritten(Entries& entries, Tensors copies, const std::vecto
   knows_overwritten_ = true;
 }
 
+void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad) {
+  results_[micro_batch] = detached(tensors);
+  result_requires_grad_.resize(tensors.size());
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    if (requires_grad[index]) result_requires_grad_[index] = true;
+  }
+}
+
 void Stage::send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs) {
+  const std::vector<bool> requires_grad = flags(exits.tensors);
   std::size_t next = exits.num_outputs;
   std::size_t flow = 0;
   if (parts_.is_last) {
-    results_[micro_batch] = detached(slice(exits.tensors, 0, next));
+    keep_result(micro_batch, slice(exits.tensors, 0, next), requires_grad);
   } else {
-    outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, 0, next)),
-                       slice(exit_requires_grad_, 0, next), {}};
+    outputs[flow++] = {settings_->step,
+                       micro_batch,
+                       detached(slice(exits.tensors, 0, next)),
+                       slice(requires_grad, 0, next),
+                       {}};
   }
   for (const auto& names : parts_.skips_out) {
     outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, next, names.size())),
-                       slice(exit_requires_grad_, next, names.size()),
+                       slice(requires_grad, next, names.size()),
                        slice(exits.versions, next - exits.num_outputs, names.size())};
     next += names.size();
   }
 }
 
 void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+  const MemoryScope memory(parts_.account);
   Entries entries = gather(micro_batch, std::move(inputs));
-  const bool again = settings_->with_grad && parts_.recomputed[micro_batch];
-  // Whether an output needs a gradient is only known from a graph. The step's first forward makes one, even if it is
-  // dropped at once; the others follow it.
-  const bool with_graph = settings_->with_grad && (!again || exit_requires_grad_.empty());
-  Tensors copies;
-  std::vector<std::int64_t> versions;
-  if (again) {
-    copies = backup(entries);
-    versions = versions_of(entries.tensors);
+  if (!settings_->with_grad) {
+    send(micro_batch, run(micro_batch, entries, false), outputs);
+    return;
   }
-  Kept kept;
-  Exits exits;
-  {
-    const at::AutoGradMode grad_mode(with_graph);
-    Entries entering = entries;
-    if (again) entering.tensors = detached(entries.tensors);  // the entries themselves stay outside of the graph
-    if (with_graph) kept.boundary = Boundary::enter(entering.tensors, entering.requires_grad);
-    exits = run(micro_batch, entering, false);
-  }
-  if (with_graph || exit_requires_grad_.empty()) exit_requires_grad_ = flags(exits.tensors);
-  if (exit_requires_grad_.size() != exits.tensors.size()) {
-    throw InvalidArgument(fmt::format("the stage made {} tensors of micro-batch {}, but {} of the one before",
-                                      exits.tensors.size(), micro_batch, exit_requires_grad_.size()));
-  }
-  send(micro_batch, exits, outputs);
-  if (!settings_->with_grad) return;
-  if (again) {
-    learn_overwritten(entries, std::move(copies), versions);
-    kept.boundary.reset();
-    kept.entries = std::move(entries);
-  } else {
+  Kept& kept = kept_[micro_batch];
+  if (!parts_.recomputed[micro_batch]) {
+    kept.boundary = Boundary::enter(entries.tensors, entries.requires_grad);
+    const Exits exits = run(micro_batch, entries, false);
     kept.roots = Roots(exits.tensors);
+    send(micro_batch, exits, outputs);
+    return;
   }
-  kept_[micro_batch] = std::move(kept);
+  // With a graph, though it is dropped at once: it tells which outputs need a gradient, and the recompute will need the same
+  // memory.
+  Tensors copies = backup(entries);
+  const std::vector<std::int64_t> versions = versions_of(entries.tensors);
+  kept.buffers = buffers_.snapshot();
+  Entries entering = entries;
+  entering.tensors = detached(entries.tensors);  // the entries themselves stay outside of the graph
+  Boundary::enter(entering.tensors, entering.requires_grad);
+  send(micro_batch, run(micro_batch, entering, false), outputs);
+  buffers_.learn(kept.buffers);
+  learn_overwritten(entries, std::move(copies), versions);
+  kept.entries = std::move(entries);
 }
 
 void Stage::recompute(int micro_batch) {
+  const MemoryScope memory(parts_.account);
   Kept& kept = kept_[micro_batch];
-  const at::AutoGradMode grad_mode(true);
   Entries entries = std::move(kept.entries);
+  const ChangingBuffers::Rewind rewind(buffers_, kept.buffers);
   kept.boundary = Boundary::enter(entries.tensors, entries.requires_grad);
   kept.roots = Roots(run(micro_batch, entries, true).tensors);
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+  const MemoryScope memory(parts_.account);
   Kept kept = std::exchange(kept_[micro_batch], {});
   Tensors grads;
   if (has_loss()) {
@@ -250,7 +297,7 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
     grads = std::move(output_grads_[micro_batch]);
   }
   for (Packet& input : inputs) {
-    check(input, micro_batch);
+    receive(input, micro_batch);
     std::move(input.tensors.begin(), input.tensors.end(), std::back_inserter(grads));
   }
   kept.roots.backward(std::move(grads));
@@ -278,11 +325,12 @@ void Stage::give_tied(std::vector<Packet>& outputs) {
 }
 
 void Stage::take_tied(int source, Packet input) {
-  check(input, 0);
+  receive(input, 0);
   tied_grads_[source] = std::move(input.tensors);
 }
 
 void Stage::settle() {
+  const MemoryScope memory(parts_.account);
   for (const OwnedTie& tie : parts_.ties_owned) {
     at::Tensor& sum = tie.weight.mutable_grad();
     for (const OwnedTie::Part& part : tie.parts) {

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "gpipe/execute/boundary.h"
+#include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
+#include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/model/tie.h"
@@ -36,6 +38,7 @@ struct StepSettings {
   std::uint64_t seed = 0;
   std::int64_t step = 0;
   bool with_grad = true;
+  bool knows_skips = true;                // false: the layers must not use any; see NoSkipsYet
   std::vector<MicroBatch> micro_batches;  // the first stage's inputs
   std::vector<bool> input_requires_grad;  // of each input tensor
   StageLoss loss;                         // empty: the outputs themselves are wanted
@@ -54,6 +57,8 @@ struct StageParts {
   std::vector<OwnedTie> ties_owned;
   // Which forwards keep only their inputs, by micro-batch.
   std::vector<bool> recomputed;
+  // What its memory is booked on; null: it is not measured.
+  std::shared_ptr<MemoryAccount> account;
 };
 
 // Confined to its worker during a step; the caller may touch it between steps.
@@ -61,7 +66,7 @@ class Stage {
  public:
   using Message = Packet;
 
-  explicit Stage(StageParts parts) : parts_(std::move(parts)) {}
+  explicit Stage(StageParts parts) : parts_(std::move(parts)), buffers_(parts_.layers) {}
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
@@ -78,10 +83,14 @@ class Stage {
 
   // The layer at work: "layer 3 (relu)". Empty outside a layer. Thread-safe.
   std::string where() const;
+  // After a throw: the same, with what the layer was given.
+  std::string failed_at() const;
 
   const std::vector<ChainLayer>& layers() const { return parts_.layers; }
   // Of the last stage, after its forward: the weighted loss, or the outputs, detached, by micro-batch.
   const std::vector<Tensors>& results() const { return results_; }
+  // Whether that result needs a gradient in any micro-batch.
+  const std::vector<bool>& result_requires_grad() const { return result_requires_grad_; }
   // Of the last stage without a loss: the gradients of its outputs, set before the backward, by micro-batch.
   void set_output_grads(std::vector<Tensors> grads) { output_grads_ = std::move(grads); }
   // Of the first stage, after its backward: the gradients of its inputs, by micro-batch.
@@ -103,30 +112,34 @@ class Stage {
   };
   // What is kept of a micro-batch.
   struct Kept {
-    Entries entries;  // if they are needed for a recompute
+    Entries entries;  // with the buffers, if they are needed for a recompute
+    Tensors buffers;
     std::shared_ptr<Boundary> boundary;
     Roots roots;
   };
 
   bool is_first() const { return parts_.index == 0; }
   bool has_loss() const { return parts_.is_last && settings_->loss; }
+  void receive(const Packet& packet, int micro_batch) const;
   Entries gather(int micro_batch, std::vector<Packet> inputs) const;
   Exits run(int micro_batch, const Entries& entries, bool recomputing);
   void run_layers(int micro_batch, Tensors& tensors, bool recomputing);
   void send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs);
+  void keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad);
   Tensors backup(const Entries& entries) const;
   void learn_overwritten(Entries& entries, Tensors copies, const std::vector<std::int64_t>& versions);
-  void check(const Packet& packet, int micro_batch) const;
 
   const StageParts parts_;
   const StepSettings* settings_ = nullptr;
   std::atomic<const ChainLayer*> at_work_ = nullptr;
-  std::vector<Kept> kept_;                // by micro-batch
-  std::vector<bool> exit_requires_grad_;  // learnt from the step's first forward
+  std::string given_;  // to the layer that threw
+  std::vector<Kept> kept_;  // by micro-batch
   bool knows_overwritten_ = false;
-  std::vector<bool> overwritten_;      // entries the layers change in place, learnt from the first forward of all
+  std::vector<bool> overwritten_;  // entries the layers change in place, learnt from the first forward of all
+  ChangingBuffers buffers_;
   std::map<int, Tensors> tied_grads_;  // by the stage they came from
   std::vector<Tensors> results_;
+  std::vector<bool> result_requires_grad_;
   std::vector<Tensors> output_grads_;
   std::vector<Tensors> input_grads_;
 };

@@ -7,17 +7,20 @@
 #include <cfenv>
 #include <utility>
 
+#include "gpipe/model/sandbox.h"
+
 namespace gpipe {
 namespace {
 
-// What the workers take over from the caller's thread: grad mode, inference mode, autocast, dispatch keys, and the
-// floating-point environment, in which flush-to-zero is.
+// What the workers take over from the caller's thread: inference mode, autocast, dispatch keys, and the floating-point
+// environment, in which flush-to-zero is.
 class CallerState {
  public:
-  CallerState() { std::fegetenv(&floating_point_); }
+  explicit CallerState(bool with_grad) : with_grad_(with_grad) { std::fegetenv(&floating_point_); }
 
   void run(const std::function<void()>& work) const {
     const at::ThreadLocalStateGuard guard(state_);
+    const at::AutoGradMode grad_mode(with_grad_);
     // Neither is among what ThreadLocalState carries in every libtorch. The cache of casts is off: it would hand a copy of
     // a weight that was cast without a graph to a recompute that needs one.
     at::autocast::set_autocast_cpu_dtype(autocast_dtype_);
@@ -27,10 +30,21 @@ class CallerState {
   }
 
  private:
+  const bool with_grad_;
   const at::ThreadLocalState state_;
   const at::ScalarType autocast_dtype_ = at::autocast::get_autocast_cpu_dtype();
   std::fenv_t floating_point_{};
 };
+
+bool met_a_skip(const ActionError& error) {
+  try {
+    std::rethrow_exception(error.cause());
+  } catch (const UnknownSkips&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
 
 at::Tensor sum(const Tensors& parts) {
   at::Tensor total = parts.front();
@@ -52,9 +66,11 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro
   pool_ = &pipeline.pool(settings_.micro_batches, with_grad);
   assembly_ = pipeline.take(*pool_);
   settings_.step = pipeline.step_;
+  settings_.knows_skips = pipeline.skips_.count(pipeline.is_training()) != 0;
   counts_ = pipeline.is_training();
   if (counts_) ++pipeline.step_;
   assembly_->begin_step(settings_);
+  for (const auto& account : pipeline.accounts_) account->reset_peak();
 }
 
 StepInFlight::~StepInFlight() {
@@ -62,16 +78,43 @@ StepInFlight::~StepInFlight() {
   pool_->idle.push_back(std::move(assembly_));
 }
 
-Timeline StepInFlight::run(Phase phase) {
-  const CallerState caller;
+Timeline StepInFlight::run_actions(Phase phase) {
+  const CallerState caller(settings_.with_grad);
   if (phase != Phase::kForward) {
     for (const Tie& tie : pipeline_.ties_) forget_user_grads(tie);  // of a step that failed
   }
   const WatchdogOptions watchdog{pipeline_.options_.watchdog_seconds(), pipeline_.options_.on_stuck()};
+  return assembly_->executor().run(
+      *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller.run(work); }, watchdog);
+}
+
+// A step meets the first skip before its first backward, so that there are no gradients to take back.
+Timeline StepInFlight::run_without_skips(Phase phase) {
+  {
+    Sandbox sandbox(pipeline_.layers_);
+    try {
+      Timeline timeline = run_actions(phase);
+      sandbox.keep();
+      pipeline_.skips_[counts_] = {};
+      return timeline;
+    } catch (const ActionError& error) {
+      if (!met_a_skip(error)) throw;
+    }
+  }
+  assembly_->end_step();
+  pipeline_.trace_skips(settings_.micro_batches.front());
+  pool_->skips = pipeline_.skips_.at(counts_);
+  pool_->idle.clear();
+  assembly_ = pipeline_.take(*pool_);
+  settings_.knows_skips = true;
+  assembly_->begin_step(settings_);
+  return run_actions(phase);
+}
+
+Timeline StepInFlight::run(Phase phase) {
   Timeline timeline;
   try {
-    timeline = assembly_->executor().run(
-        *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller.run(work); }, watchdog);
+    timeline = settings_.knows_skips ? run_actions(phase) : run_without_skips(phase);
   } catch (...) {
     for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
     if (phase != Phase::kBackward && std::exchange(counts_, false)) --pipeline_.step_;
@@ -80,6 +123,7 @@ Timeline StepInFlight::run(Phase phase) {
   if (phase != Phase::kBackward) {
     for (StepListener* listener : pipeline_.listeners_) listener->end_step();
   }
+  pipeline_.last_timeline_ = timeline;
   return timeline;
 }
 

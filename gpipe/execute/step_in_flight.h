@@ -19,20 +19,29 @@ class StepInFlight {
   StepInFlight(const StepInFlight&) = delete;
   StepInFlight& operator=(const StepInFlight&) = delete;
 
+  const Schedule& schedule() const { return assembly_->executor().schedule(); }
+
+  // The first forward of a pipeline runs on the assumption that the layers use no skips. If they do, it is taken back, the
+  // layers are looked at, and it is run again.
+  //
   // A forward that fails gives the step number back.
   Timeline run(Phase phase);
 
   // The weighted losses, or the outputs, by micro-batch.
   const std::vector<Tensors>& results() const { return assembly_->last().results(); }
+  const std::vector<bool>& result_requires_grad() const { return assembly_->last().result_requires_grad(); }
   // Before the backward, where there is no loss.
   void set_output_grads(std::vector<Tensors> grads) { assembly_->last().set_output_grads(std::move(grads)); }
   // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward.
   Tensors input_grads() const;
 
  private:
+  Timeline run_actions(Phase phase);
+  Timeline run_without_skips(Phase phase);
+
   PipelineImpl& pipeline_;
   StepSettings settings_;
-  bool counts_ = false;  // took a step number
+  bool counts_ = false;  // took a step number: in training
   PipelineImpl::Pool* pool_;  // the assembly goes back to
   std::unique_ptr<Assembly> assembly_;
 };

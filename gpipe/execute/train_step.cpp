@@ -83,8 +83,12 @@ class WeighedLoss {
     if (!loss.defined()) throw InvalidArgument("the loss function returned an undefined tensor");
     if (loss.numel() != 1) {
       throw InvalidArgument(
-          fmt::format("the loss has {} elements, but a backward starts from one; reduce it, with mean() for example",
-                      loss.numel()));
+          fmt::format("the loss has the shape [{}], but a backward starts from a scalar; reduce it, with mean() for example",
+                      fmt::join(loss.sizes(), ", ")));
+    }
+    if (!loss.requires_grad()) {
+      throw InvalidArgument(
+          "the loss needs no gradient: nothing it was computed from does, or it was detached; there is nothing to train");
     }
     if (!options_.check_loss()) return;
     const double value = loss.item<double>();
@@ -140,6 +144,11 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
     result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
   }
   result.metrics = weighed.metrics();
+  result.memory = memory();
+  for (std::size_t stage = 0; stage < result.memory.size(); ++stage) {
+    const int worker = step.schedule().worker_of_stage[stage];
+    result.timeline.workers[worker].peak_bytes += result.memory[stage].peak_bytes;
+  }
 
   Tensors roots;
   Tensors grads;

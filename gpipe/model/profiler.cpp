@@ -38,8 +38,7 @@ std::int64_t bytes_of(const Tensors& tensors) {
 // The tensor as the input of a layer whose backward is run by itself.
 at::Tensor as_input(const at::Tensor& tensor) {
   if (!tensor.defined() || !at::GradMode::is_enabled()) return tensor;
-  const bool differentiable = tensor.is_floating_point() || tensor.is_complex();
-  return tensor.detach().requires_grad_(differentiable).clone();  // a copy, because the layer may change it in place
+  return tensor.detach().requires_grad_(tensor.requires_grad()).clone();  // a copy, because the layer may change it in place
 }
 
 // Finds out who stashes and who pops what, and goes on where a name is wrong, so that all that are wrong come to light.
@@ -166,7 +165,10 @@ class Pass {
   std::vector<SkipProfile> run(std::vector<LayerProfile>& profiles, std::vector<Seconds>& seconds) {
     const SkipScope scope(store_);
     const at::AutoGradMode grad_mode(options_.with_seconds);
-    Tensors tensors = sample_.tensors;
+    Tensors tensors;
+    for (const at::Tensor& tensor : sample_.tensors) {
+      tensors.push_back(tensor.defined() ? tensor.clone() : tensor);  // the first layer may change it in place
+    }
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       try {
         tensors = run_layer(static_cast<int>(layer), std::move(tensors), seconds[layer]);

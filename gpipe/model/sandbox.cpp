@@ -22,6 +22,11 @@ Sandbox::Sandbox(const std::vector<ChainLayer>& layers) : listeners_(find_listen
   }
 }
 
+void Sandbox::keep() {
+  buffers_.clear();
+  listeners_.clear();
+}
+
 Sandbox::~Sandbox() {
   for (StepListener* listener : listeners_) listener->abandon_step();
   const at::NoGradGuard no_grad;

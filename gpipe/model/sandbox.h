@@ -18,6 +18,8 @@ class Sandbox {
  public:
   explicit Sandbox(const std::vector<ChainLayer>& layers);
   ~Sandbox();
+  // What was tried stays after all.
+  void keep();
   Sandbox(const Sandbox&) = delete;
   Sandbox& operator=(const Sandbox&) = delete;
 

@@ -7,6 +7,8 @@
 #include <map>
 #include <string>
 
+#include "gpipe/error.h"
+
 namespace gpipe {
 
 // Called in a layer's forward. `pop` returns what an earlier layer stashed under the name, for the same micro-batch; its
@@ -56,6 +58,19 @@ class SkipMap : public SkipStore {
   Stashed take(const std::string& name) override;
 
   std::map<std::string, Stashed> stashed;
+};
+
+// For layers of which nobody knows yet whether they use skips: throws UnknownSkips when they do.
+class NoSkipsYet : public SkipStore {
+ public:
+  void put(const std::string& name, Stashed stashed) override;
+  Stashed take(const std::string& name) override;
+};
+
+// Does not reach the user: the layers are then looked at, and run again.
+class UnknownSkips : public Error {
+ public:
+  using Error::Error;
 };
 
 // While it lives, this thread's calls go to `store`.

@@ -59,6 +59,7 @@ class StandIn {
   void settle() { ++num_settled_; }
 
   std::string where() const { return "a stand-in"; }
+  std::string failed_at() const { return where(); }
 
   const std::vector<int>& tied_from() const { return tied_from_; }
   int num_settled() const { return num_settled_; }

@@ -53,7 +53,7 @@ TEST(InPlace, AStageMayReadWhatTheNextStageWritesOn) {
   }
 }
 
-TEST(InPlace, DISABLED_ReluMayBeTheFirstLayerOfAStage) {
+TEST(InPlace, ReluMayBeTheFirstLayerOfAStage) {
   expect_transparent(make_problem([] {
     return LayerChain()
         .add<Linear>("0", 4, 4)
@@ -64,7 +64,7 @@ TEST(InPlace, DISABLED_ReluMayBeTheFirstLayerOfAStage) {
   }));
 }
 
-TEST(InPlace, DISABLED_DropoutMayBeTheFirstLayerOfAStage) {
+TEST(InPlace, DropoutMayBeTheFirstLayerOfAStage) {
   expect_transparent(make_problem([] {
     return LayerChain()
         .add<Linear>("0", 4, 4)
@@ -75,7 +75,7 @@ TEST(InPlace, DISABLED_DropoutMayBeTheFirstLayerOfAStage) {
   }));
 }
 
-TEST(InPlace, DISABLED_TheFirstLayerOfTheModelMayWriteOnTheBatch) {
+TEST(InPlace, TheFirstLayerOfTheModelMayWriteOnTheBatch) {
   Problem problem = make_problem([] {
     return LayerChain()
         .add<Dropout>("0", DropoutOptions(0.5).inplace(true))

@@ -48,7 +48,7 @@ class PlainChain {
     for (std::size_t index = 0; index < input_batches.size(); ++index) {
       run.micro_batch = static_cast<int>(index);
       run.first_sample = input_batches[index].first_sample;
-      at::Tensor value = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors);
+      at::Tensor value = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors).loss;
       if (options_.loss_reduction() == LossReduction::kMean) {
         value = value * (static_cast<double>(input_batches[index].num_samples) / static_cast<double>(num_samples));
       }
@@ -132,7 +132,11 @@ inline void expect_transparent(const Problem& problem) {
       for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
         SCOPED_TRACE(std::string(schedule) + ", K = " + std::to_string(num_stages) + ", recompute " + name(recompute));
         PipelineOptions options = problem.options;
-        expect_transparent(problem, options.num_stages(num_stages).schedule(schedule).recompute(recompute));
+        const int chunks = std::string(schedule) == "interleaved" ? 2 * num_stages : num_stages;
+        std::vector<int> balance(chunks, num_layers / chunks);
+        balance.back() += num_layers % chunks;
+        expect_transparent(problem,
+                           options.num_stages(num_stages).schedule(schedule).recompute(recompute).balance(balance));
       }
     }
   }

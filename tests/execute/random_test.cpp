@@ -93,7 +93,8 @@ TEST(RandomStream, DiffersBySeedStepLayerAndMicroBatch) {
     return torch::zeros_like(x);
   };
   for (const std::uint64_t seed : {1, 2}) {
-    Pipeline pipeline(make_chain(draw), PipelineOptions(3).num_micro_batches(4).seed(seed));
+    const int last = make_chain(draw).size() - 2;
+    Pipeline pipeline(make_chain(draw), PipelineOptions(3).num_micro_batches(4).seed(seed).balance({1, 1, last}));
     for (int step = 0; step < 2; ++step) {
       pipeline->train_step(Tensors{torch::ones({8, 6})}, Tensors{torch::ones({8, 6})}, squared_error);
     }
@@ -120,7 +121,7 @@ TEST(RandomStream, AGeneratorOfTheLayersOwnIsLeftAlone) {
   torch::nn::Sequential model;
   model->push_back(Linear(6, 6));
   model->push_back(std::make_shared<OwnImpl>(own, &drawn));
-  Pipeline pipeline(LayerChain(model), PipelineOptions(2).num_micro_batches(1));
+  Pipeline pipeline(LayerChain(model), PipelineOptions(2).num_micro_batches(1).balance({1, 1}));
   pipeline->forward(torch::ones({2, 6}));
   EXPECT_TRUE(torch::equal(drawn, expected));
 }

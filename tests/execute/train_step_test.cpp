@@ -133,7 +133,11 @@ TEST(TrainStep, IsRecomputingIsSeenExactlyInTheRecomputesOfTheSchedule) {
         model->push_back(witness);
       }
       Pipeline pipeline(LayerChain(model),
-                        PipelineOptions(2).num_micro_batches(4).schedule(schedule_name).recompute(recompute));
+                        PipelineOptions(2)
+                            .num_micro_batches(4)
+                            .schedule(schedule_name)
+                            .recompute(recompute)
+                            .balance(std::vector<int>(schedule.num_stages, 2)));
       pipeline->train_step(random_batch(8), random_batch(8), squared_error);
       std::vector<std::map<int, int>> forwards(schedule.num_stages);
       std::vector<std::map<int, int>> recomputes(schedule.num_stages);
@@ -307,13 +311,13 @@ TEST(TrainStep, TheLossIsDetachedAndItsGraphGone) {
   EXPECT_FALSE(loss.grad_fn());
 }
 
-TEST(TrainStep, DISABLED_AnInputThatRequiresAGradientGetsIt) {
+TEST(TrainStep, AnInputThatRequiresAGradientGetsIt) {
   Problem problem = make_problem();
   problem.inputs[0].requires_grad_(true);
   expect_transparent(problem);
 }
 
-TEST(TrainStep, DISABLED_BatchNormCountsAMicroBatchOnceEvenIfItIsRecomputed) {
+TEST(TrainStep, BatchNormCountsAMicroBatchOnceEvenIfItIsRecomputed) {
   expect_transparent(make_problem([] {
     return LayerChain()
         .add<Linear>("0", 4, 6)

@@ -229,7 +229,7 @@ TEST(Tuple, TheDropInForwardReturnsIntegerAndBooleanOutputs) {
   expect_transparent_forward([] { return LayerChain().add<Spread>("spread").add<FirstThree>("head"); });
 }
 
-TEST(Tuple, DISABLED_AMemberMayNeedAGradientInSomeMicroBatchesOnly) {
+TEST(Tuple, AMemberMayNeedAGradientInSomeMicroBatchesOnly) {
   struct SometimesImpl : torch::nn::Module {
     at::Tensor forward(const at::Tensor& input) {
       const at::Tensor output = linear(input);
@@ -249,7 +249,7 @@ TEST(Tuple, DISABLED_AMemberMayNeedAGradientInSomeMicroBatchesOnly) {
   }
 }
 
-TEST(Tuple, DISABLED_AMemberMayBeAbsentInSomeMicroBatches) {
+TEST(Tuple, AMemberMayBeAbsentInSomeMicroBatches) {
   struct OfferImpl : torch::nn::Module {
     std::tuple<at::Tensor, at::Tensor> forward(const at::Tensor& input) {
       const bool absent = LayerScope::current()->micro_batch % 2 == parity;
@@ -277,20 +277,20 @@ TEST(Tuple, DISABLED_AMemberMayBeAbsentInSomeMicroBatches) {
   }
 }
 
-TEST(Tuple, DISABLED_OneTensorUnderTwoNamesGetsItsGradientsInThePlainOrder) {
+TEST(Tuple, OneTensorUnderTwoNamesGetsItsGradientsInThePlainOrder) {
   expect_transparent(make_problem(
       [] { return LayerChain().add<Twice>("twice").add<ThreeUses>("uses").add<torch::nn::Linear>("head", 4, 4); }));
 }
 
-TEST(Tuple, DISABLED_AnOutputOfTheDropInForwardNeedsAGradientOnlyIfThePlainOneDoes) {
+TEST(Tuple, AnOutputOfTheDropInForwardNeedsAGradientOnlyIfThePlainOneDoes) {
   expect_transparent_forward([] { return LayerChain().add<Spread>("spread").add<FirstFour>("head"); });
 }
 
-TEST(Tuple, DISABLED_AnOutputOfTheDropInForwardMayBeUndefined) {
+TEST(Tuple, AnOutputOfTheDropInForwardMayBeUndefined) {
   expect_transparent_forward([] { return LayerChain().add<Spread>("spread").add<Mix>("mix"); });
 }
 
-TEST(Tuple, DISABLED_AReplicatedInputGetsTheSumOfItsGradients) {
+TEST(Tuple, AReplicatedInputGetsTheSumOfItsGradients) {
   Problem problem = replicated_problem();
   problem.inputs[1].requires_grad_(true);
   at::set_num_threads(1);
