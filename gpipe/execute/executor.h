@@ -73,9 +73,7 @@ class Executor {
     const auto cancel = [&] {
       for (const auto& channel : channels_) channel->cancel();
     };
-    const auto work = [&](int worker) {
-      around([&] { run_worker(worker, phase, start, timeline.workers[worker]); });
-    };
+    const auto work = [&](int worker) { around([&] { run_worker(worker, phase, start, timeline.workers[worker]); }); };
     if (watchdog.seconds > 0) {
       Watchdog dog(watchdog.seconds, at_);
       workers.run(work, cancel, {watchdog.seconds / 4, [&] {

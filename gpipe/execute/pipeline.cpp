@@ -219,8 +219,8 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
   if (skips != skips_.end()) made.skips = skips->second;
   made.schedule = make_schedule(options_, count);
   if (with_grad && !made.schedule.has_backward()) {
-    throw InvalidArgument(fmt::format("schedule \"{}\" has no backward; call forward without gradient instead",
-                                      made.schedule.name));
+    throw InvalidArgument(
+        fmt::format("schedule \"{}\" has no backward; call forward without gradient instead", made.schedule.name));
   }
   if (!with_grad) {
     drop_backward(made.schedule);
@@ -232,7 +232,8 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
   if (pool.idle.empty()) {
-    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_}, pool.schedule);
+    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_},
+                                      pool.schedule);
   }
   std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());
   pool.idle.pop_back();

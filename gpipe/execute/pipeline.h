@@ -167,7 +167,7 @@ class PipelineImpl : public torch::nn::Module {
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
   std::vector<int> layers_per_stage_;
   Profile profile_;
-  std::map<bool, std::vector<SkipProfile>> skips_;   // by whether in training
+  std::map<bool, std::vector<SkipProfile>> skips_;     // by whether in training
   std::map<std::tuple<int, bool, bool>, Pool> pools_;  // by micro-batches, with gradient, in training
   std::vector<StepListener*> listeners_;               // among the layers' modules
   std::int64_t step_ = 0;

@@ -54,9 +54,9 @@ std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& i
   for (const at::Tensor& input : inputs) {
     requires_grad.push_back(with_grad && input.defined() && input.requires_grad());
   }
-  return std::make_unique<StepInFlight>(
-      pipeline, split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()), std::move(requires_grad),
-      with_grad);
+  return std::make_unique<StepInFlight>(pipeline,
+                                        split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()),
+                                        std::move(requires_grad), with_grad);
 }
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {

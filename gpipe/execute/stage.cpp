@@ -53,6 +53,14 @@ std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   return versions;
 }
 
+// The slices of a batch count their changes together; then a first layer that works in place seems to change what the graphs
+// of other micro-batches have saved. These count by themselves.
+Tensors with_own_versions(const Tensors& tensors) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.variable_data() : tensor);
+  return result;
+}
+
 template <typename Value>
 std::vector<Value> slice(const std::vector<Value>& values, std::size_t first, std::size_t count) {
   return {values.begin() + static_cast<std::ptrdiff_t>(first),
@@ -110,7 +118,7 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
   Entries entries;
   std::size_t next = 0;
   if (is_first()) {
-    entries.tensors = detached(settings_->micro_batches[micro_batch].tensors);
+    entries.tensors = with_own_versions(settings_->micro_batches[micro_batch].tensors);
     entries.requires_grad = settings_->input_requires_grad;
   } else {
     receive(inputs.front(), micro_batch);
@@ -209,10 +217,10 @@ void Stage::learn_overwritten(Entries& entries, Tensors copies, const std::vecto
     at::Tensor& tensor = entries.tensors[index];
     if (!tensor.defined() || version_of(tensor) == versions[index]) continue;
     if (!copies[index].defined()) {
-      throw InvalidArgument(
-          fmt::format("a layer of stage {} changed input {} in place, which it did not in the first batch; its recompute "
-                      "would be wrong: change it always or never",
-                      parts_.index, index));
+      throw InvalidArgument(fmt::format(
+          "a layer of stage {} changed input {} in place, which it did not in the first batch; its recompute "
+          "would be wrong: change it always or never",
+          parts_.index, index));
     }
     overwritten_[index] = true;
     tensor = std::move(copies[index]);
@@ -235,11 +243,8 @@ void Stage::send(int micro_batch, const Exits& exits, std::vector<Packet>& outpu
   if (parts_.is_last) {
     keep_result(micro_batch, slice(exits.tensors, 0, next), requires_grad);
   } else {
-    outputs[flow++] = {settings_->step,
-                       micro_batch,
-                       detached(slice(exits.tensors, 0, next)),
-                       slice(requires_grad, 0, next),
-                       {}};
+    outputs[flow++] = {
+        settings_->step, micro_batch, detached(slice(exits.tensors, 0, next)), slice(requires_grad, 0, next), {}};
   }
   for (const auto& names : parts_.skips_out) {
     outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, next, names.size())),

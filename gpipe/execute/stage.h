@@ -26,7 +26,7 @@ struct Packet {
   std::int64_t step = -1;
   int micro_batch = -1;
   Tensors tensors;
-  std::vector<bool> requires_grad;     // which of them the receiver sends a gradient back for; empty in a gradient message
+  std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
   std::vector<std::int64_t> versions;  // of stashed tensors only
 };
 
@@ -132,7 +132,7 @@ class Stage {
   const StageParts parts_;
   const StepSettings* settings_ = nullptr;
   std::atomic<const ChainLayer*> at_work_ = nullptr;
-  std::string given_;  // to the layer that threw
+  std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
   bool knows_overwritten_ = false;
   std::vector<bool> overwritten_;  // entries the layers change in place, learnt from the first forward of all

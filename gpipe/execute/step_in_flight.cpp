@@ -132,6 +132,7 @@ Tensors StepInFlight::input_grads() const {
   const std::vector<Tensors>& by_micro_batch = assembly_->first().input_grads();
   Tensors result(settings_.input_requires_grad.size());
   for (std::size_t index = 0; index < result.size(); ++index) {
+    if (!settings_.input_requires_grad[index]) continue;
     Tensors parts;
     bool any = false;
     for (std::size_t micro_batch = 0; micro_batch < by_micro_batch.size(); ++micro_batch) {

@@ -41,7 +41,7 @@ class StepInFlight {
 
   PipelineImpl& pipeline_;
   StepSettings settings_;
-  bool counts_ = false;  // took a step number: in training
+  bool counts_ = false;       // took a step number: in training
   PipelineImpl::Pool* pool_;  // the assembly goes back to
   std::unique_ptr<Assembly> assembly_;
 };

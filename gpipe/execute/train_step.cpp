@@ -82,13 +82,14 @@ class WeighedLoss {
   void check(int micro_batch, const at::Tensor& loss) const {
     if (!loss.defined()) throw InvalidArgument("the loss function returned an undefined tensor");
     if (loss.numel() != 1) {
-      throw InvalidArgument(
-          fmt::format("the loss has the shape [{}], but a backward starts from a scalar; reduce it, with mean() for example",
-                      fmt::join(loss.sizes(), ", ")));
+      throw InvalidArgument(fmt::format(
+          "the loss has the shape [{}], but a backward starts from a scalar; reduce it, with mean() for example",
+          fmt::join(loss.sizes(), ", ")));
     }
     if (!loss.requires_grad()) {
       throw InvalidArgument(
-          "the loss needs no gradient: nothing it was computed from does, or it was detached; there is nothing to train");
+          "the loss needs no gradient: nothing it was computed from does, or it was detached; there is nothing to "
+          "train");
     }
     if (!options_.check_loss()) return;
     const double value = loss.item<double>();

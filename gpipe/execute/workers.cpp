@@ -19,8 +19,7 @@ Workers::~Workers() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-void Workers::run(const std::function<void(int)>& task, const std::function<void()>& on_error,
-                  const Tick& tick) {
+void Workers::run(const std::function<void(int)>& task, const std::function<void()>& on_error, const Tick& tick) {
   std::unique_lock<std::mutex> lock(mutex_);
   task_ = &task;
   on_error_ = &on_error;

@@ -38,7 +38,9 @@ std::int64_t bytes_of(const Tensors& tensors) {
 // The tensor as the input of a layer whose backward is run by itself.
 at::Tensor as_input(const at::Tensor& tensor) {
   if (!tensor.defined() || !at::GradMode::is_enabled()) return tensor;
-  return tensor.detach().requires_grad_(tensor.requires_grad()).clone();  // a copy, because the layer may change it in place
+  return tensor.detach()
+      .requires_grad_(tensor.requires_grad())
+      .clone();  // a copy, because the layer may change it in place
 }
 
 // Finds out who stashes and who pops what, and goes on where a name is wrong, so that all that are wrong come to light.

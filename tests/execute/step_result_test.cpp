@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/schedule/generators.h"
 #include "gpipe/simulate/simulate.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/test_models.h"

@@ -132,12 +132,11 @@ TEST(TrainStep, IsRecomputingIsSeenExactlyInTheRecomputesOfTheSchedule) {
         model->push_back(Linear(4, 4));
         model->push_back(witness);
       }
-      Pipeline pipeline(LayerChain(model),
-                        PipelineOptions(2)
-                            .num_micro_batches(4)
-                            .schedule(schedule_name)
-                            .recompute(recompute)
-                            .balance(std::vector<int>(schedule.num_stages, 2)));
+      Pipeline pipeline(LayerChain(model), PipelineOptions(2)
+                                               .num_micro_batches(4)
+                                               .schedule(schedule_name)
+                                               .recompute(recompute)
+                                               .balance(std::vector<int>(schedule.num_stages, 2)));
       pipeline->train_step(random_batch(8), random_batch(8), squared_error);
       std::vector<std::map<int, int>> forwards(schedule.num_stages);
       std::vector<std::map<int, int>> recomputes(schedule.num_stages);

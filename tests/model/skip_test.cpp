@@ -38,7 +38,7 @@ StepResult train(LayerChain chain, int num_stages = 2) {
   std::vector<int> balance(num_stages, 1);
   balance.back() = size - num_stages + 1;
   Pipeline pipeline(chain, PipelineOptions(num_stages).num_micro_batches(2).balance(balance));
-  return pipeline->train_step(torch::ones({4, 3}), torch::ones({4}), sum_loss);
+  return pipeline->train_step(torch::ones({4, 3}, torch::requires_grad()), torch::ones({4}), sum_loss);
 }
 
 TEST(SkipTest, WorksOutsideAPipeline) {
@@ -125,13 +125,13 @@ TEST(SkipTest, SkipsThatComeAndGoWithTheBatchAreRefused) {
   };
   torch::nn::Sequential model(std::make_shared<SometimesImpl>(), std::make_shared<PopSometimesImpl>());
   Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2).balance({1, 1}));
-  pipeline->train_step(torch::ones({4, 3}), torch::ones({4}), sum_loss);
+  pipeline->train_step(torch::ones({4, 3}, torch::requires_grad()), torch::ones({4}), sum_loss);
   EXPECT_THAT(
       [&] {
-        pipeline->train_step(torch::ones({4, 4}), torch::ones({4}), sum_loss);
+        pipeline->train_step(torch::ones({4, 4}, torch::requires_grad()), torch::ones({4}), sum_loss);
       },
       ThrowsMessage<ActionError>(HasSubstr("\"sometimes\"")));
-  EXPECT_NO_THROW(pipeline->train_step(torch::ones({4, 3}), torch::ones({4}), sum_loss));
+  EXPECT_NO_THROW(pipeline->train_step(torch::ones({4, 3}, torch::requires_grad()), torch::ones({4}), sum_loss));
 }
 
 // Three uses of one tensor: what comes back from the skip is added where the plain model adds it.
