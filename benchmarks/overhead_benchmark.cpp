@@ -41,7 +41,10 @@ Pipeline make_pipeline(int num_stages, const std::string& schedule) {
   for (int layer = 0; layer < kNumLayers; ++layer) {
     chain.add<torch::nn::Linear>(fmt::format("linear{}", layer), kWidth, kWidth);
   }
-  return Pipeline(chain, PipelineOptions(num_stages).num_micro_batches(kNumMicroBatches).schedule(schedule));
+  std::vector<int> balance(num_stages, kNumLayers / num_stages);
+  for (int stage = 0; stage < kNumLayers % num_stages; ++stage) ++balance[stage];
+  return Pipeline(chain,
+                  PipelineOptions(num_stages).num_micro_batches(kNumMicroBatches).schedule(schedule).balance(balance));
 }
 
 Linears linears_of(const Pipeline& pipeline) {

@@ -15,6 +15,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
   gpipe/model/tie.cpp
+  gpipe/transport/stage_stream.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/boundary.cpp
   gpipe/execute/pipeline.cpp

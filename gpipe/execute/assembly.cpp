@@ -79,6 +79,7 @@ std::vector<StageParts> make_parts(const PartitionedModel& model, const Schedule
     parts[stage].index = stage;
     parts[stage].is_last = stage == schedule.num_stages - 1;
     if (!model.accounts.empty()) parts[stage].account = model.accounts[stage];
+    if (!model.streams.empty()) parts[stage].stream = model.streams[stage];
     for (int count = model.layers_per_stage[stage]; count > 0; --count) {
       parts[stage].layers.push_back(model.layers[layer++]);
     }
@@ -116,6 +117,14 @@ Assembly::Assembly(const PartitionedModel& model, const Schedule& schedule) {
 
 void Assembly::begin_step(const StepSettings& settings) {
   for (const auto& stage : stages_) stage->begin_step(settings);
+}
+
+void Assembly::follow_caller() const {
+  for (const auto& stage : stages_) stage->follow_caller();
+}
+
+void Assembly::lead_caller() const {
+  for (const auto& stage : stages_) stage->lead_caller();
 }
 
 void Assembly::end_step() {

@@ -22,6 +22,7 @@ struct PartitionedModel {
   const std::vector<SkipProfile>& skips;
   const std::vector<Tie>& ties;
   const std::vector<std::shared_ptr<MemoryAccount>>& accounts;  // of the stages; empty: memory is not measured
+  const std::vector<std::shared_ptr<StageStream>>& streams;     // of the stages; empty: they compute where their inputs are
 };
 
 // The skips and ties that go from stage to stage.
@@ -40,6 +41,9 @@ class Assembly {
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
   void end_step();
+  // See Stage.
+  void follow_caller() const;
+  void lead_caller() const;
 
  private:
   std::vector<std::unique_ptr<Stage>> stages_;

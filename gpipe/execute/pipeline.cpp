@@ -10,6 +10,7 @@
 #include <numeric>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/blas.h"
 #include "gpipe/execute/step_in_flight.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/sandbox.h"
@@ -39,7 +40,7 @@ PipelineOptions checked(PipelineOptions options) {
   return options;
 }
 
-Schedule make_schedule(const PipelineOptions& options, int num_micro_batches) {
+Schedule schedule_for(const PipelineOptions& options, int num_micro_batches) {
   if (!options.custom_schedule()) {
     return gpipe::make_schedule(options.schedule(), options.num_stages(), num_micro_batches,
                                 options.chunks_per_worker());
@@ -91,6 +92,13 @@ void drop_backward(Schedule& schedule) {
   }
 }
 
+void put_forwards_first(Schedule& schedule) {
+  for (auto& actions : schedule.workers) {
+    std::stable_partition(actions.begin(), actions.end(),
+                          [](const Action& action) { return action.kind == ActionKind::kForward; });
+  }
+}
+
 // Stage 0 before there are stages.
 int stage_of(int layer, const std::vector<int>& layers_per_stage) {
   int stage = 0;
@@ -114,7 +122,7 @@ PipelineOptions::PipelineOptions(const Plan& plan)
 }
 
 PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options) : options_(checked(options)) {
-  const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
+  const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   validate(schedule);
   check_executable(schedule);
   if (schedule.num_stages > chain.size()) {
@@ -143,6 +151,7 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   ties_ = bind_ties(chain.ties(), names, built);
   for (const ChainLayer& layer : layers_) register_module(layer.name, layer.layer.module);
   listeners_ = find_listeners(layers_);
+  prepare_blas(options_.num_stages());
   workers_ = std::make_unique<Workers>(options_.num_stages());
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.
   // at::get_num_threads forces libtorch's own lazy setting first.
@@ -158,6 +167,7 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
   ProfilerOptions options;
   options.seed = options_.seed();
   options.with_seconds = with_seconds;
+  options.with_activations = with_seconds && options_.measure_memory();
   Profile profile;
   const at::ThreadLocalState caller;
   const auto run = [&](int worker) {
@@ -185,16 +195,36 @@ void PipelineImpl::trace_skips(const MicroBatch& sample) {
 void PipelineImpl::split_by_profile(const MicroBatch& sample) {
   profile_ = look_at_layers(sample, /*with_seconds=*/true);
   skips_[is_training()] = profile_.skips;
-  const Schedule schedule = make_schedule(options_, options_.num_micro_batches());
+  const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
     layers_per_stage_.push_back(stage.num_layers);
   }
 }
 
-// On the accounts of their stages, once there are stages.
-void PipelineImpl::book_parameters() {
+// On the devices and accounts of their stages, once there are stages.
+void PipelineImpl::place_layers() {
+  if (streams_.empty()) {
+    for (std::size_t stage = 0; stage < layers_per_stage_.size() && !options_.devices().empty(); ++stage) {
+      streams_.push_back(std::make_shared<StageStream>(options_.devices()[stage % options_.devices().size()]));
+    }
+    for (const ChainLayer& layer : layers_) {
+      if (streams_.empty()) break;
+      layer.layer.module->to(streams_[stage_of(layer.index, layers_per_stage_)]->device());
+    }
+  }
+  for (const Tie& tie : ties_) {
+    for (const Tie::Use& user : tie.users) {
+      if (streams_.empty()) break;
+      const auto device_of = [&](int layer) { return streams_[stage_of(layer, layers_per_stage_)]->device(); };
+      if (device_of(tie.owner.layer) == device_of(user.layer)) continue;
+      throw InvalidArgument(fmt::format("layers \"{}\" and \"{}\" are tied, but on the devices {} and {}; a tied weight has to "
+                                        "be on one device",
+                                        layers_[tie.owner.layer].name, layers_[user.layer].name,
+                                        device_of(tie.owner.layer).str(), device_of(user.layer).str()));
+    }
+  }
   for (const ChainLayer& layer : layers_) {
-    if (accounts_.empty()) return;
+    if (accounts_.empty()) break;
     const auto& account = accounts_[stage_of(layer.index, layers_per_stage_)];
     for (const at::Tensor& parameter : layer.layer.module->parameters()) transfer(parameter, account);
     for (const at::Tensor& buffer : layer.layer.module->buffers()) transfer(buffer, account);
@@ -207,32 +237,38 @@ std::vector<StageMemory> PipelineImpl::memory() const {
   return memory;
 }
 
-PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, bool with_grad) {
+Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const {
+  Schedule schedule = schedule_for(options_, num_micro_batches);
+  if (mode == StepMode::kForwardOnly) {
+    drop_backward(schedule);
+    return schedule;
+  }
+  if (!schedule.has_backward()) {
+    throw InvalidArgument(
+        fmt::format("schedule \"{}\" has no backward; call forward without gradient instead", schedule.name));
+  }
+  if (mode == StepMode::kApart) put_forwards_first(schedule);
+  if (options_.custom_schedule() && options_.recompute() == Recompute::kNever) return schedule;
+  return with_recompute(std::move(schedule), is_training() ? options_.recompute() : Recompute::kNever);
+}
+
+PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, StepMode mode) {
   const int count = static_cast<int>(micro_batches.size());
-  const auto key = std::make_tuple(count, with_grad, is_training());
+  const auto key = std::make_tuple(count, mode, is_training());
   const auto found = pools_.find(key);
   if (found != pools_.end()) return found->second;
-  if (layers_per_stage_.empty()) split_by_profile(micro_batches.front());
-  book_parameters();
   Pool made;
+  made.schedule = make_schedule(count, mode);
+  if (layers_per_stage_.empty()) split_by_profile(micro_batches.front());
+  place_layers();
   const auto skips = skips_.find(is_training());
   if (skips != skips_.end()) made.skips = skips->second;
-  made.schedule = make_schedule(options_, count);
-  if (with_grad && !made.schedule.has_backward()) {
-    throw InvalidArgument(
-        fmt::format("schedule \"{}\" has no backward; call forward without gradient instead", made.schedule.name));
-  }
-  if (!with_grad) {
-    drop_backward(made.schedule);
-  } else if (!options_.custom_schedule() || options_.recompute() != Recompute::kNever) {
-    made.schedule = with_recompute(std::move(made.schedule), is_training() ? options_.recompute() : Recompute::kNever);
-  }
   return pools_.emplace(key, std::move(made)).first->second;
 }
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
   if (pool.idle.empty()) {
-    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_},
+    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_, streams_},
                                       pool.schedule);
   }
   std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());

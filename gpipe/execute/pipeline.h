@@ -50,6 +50,8 @@ struct PipelineOptions {
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;
   // Layers per stage. Empty: the first batch is profiled, and the layers are split so that a step takes the least time.
   TORCH_ARG(std::vector<int>, balance) = {};
+  // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
+  TORCH_ARG(std::vector<torch::Device>, devices) = {};
   TORCH_ARG(std::uint64_t, seed) = 0;
   // Intra-op threads of each worker.
   TORCH_ARG(int, threads_per_stage) = 1;
@@ -96,6 +98,13 @@ struct StepResult {
   std::map<std::string, at::Tensor> metrics;  // what the loss function reported, detached
   Timeline timeline;                          // measured
   std::vector<StageMemory> memory;            // by stage; empty unless PipelineOptions::measure_memory
+};
+
+// What a step runs of its schedule.
+enum class StepMode {
+  kForwardOnly,
+  kTogether,  // forwards and backwards in the schedule's order
+  kApart,     // all forwards; the backwards when the caller comes back with gradients
 };
 
 // Thread-compatible: one caller at a time.
@@ -156,19 +165,21 @@ class PipelineImpl : public torch::nn::Module {
   Profile look_at_layers(const MicroBatch& sample, bool with_seconds);
   void trace_skips(const MicroBatch& sample);
   void split_by_profile(const MicroBatch& sample);
-  Pool& pool(const std::vector<MicroBatch>& micro_batches, bool with_grad);
+  Schedule make_schedule(int num_micro_batches, StepMode mode) const;
+  Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
   std::unique_ptr<Assembly> take(Pool& pool);
-  void book_parameters();
+  void place_layers();
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
   std::vector<ChainLayer> layers_;
   std::vector<Tie> ties_;
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
+  std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
   Profile profile_;
   std::map<bool, std::vector<SkipProfile>> skips_;     // by whether in training
-  std::map<std::tuple<int, bool, bool>, Pool> pools_;  // by micro-batches, with gradient, in training
+  std::map<std::tuple<int, StepMode, bool>, Pool> pools_;  // by micro-batches, mode, in training
   std::vector<StepListener*> listeners_;               // among the layers' modules
   std::int64_t step_ = 0;
   Timeline last_timeline_;

@@ -56,7 +56,8 @@ std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& i
   }
   return std::make_unique<StepInFlight>(pipeline,
                                         split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()),
-                                        std::move(requires_grad), with_grad);
+                                        std::move(requires_grad),
+                                        with_grad ? StepMode::kApart : StepMode::kForwardOnly);
 }
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {

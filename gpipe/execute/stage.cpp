@@ -4,6 +4,7 @@
 #include <torch/autograd.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -67,6 +68,18 @@ std::vector<Value> slice(const std::vector<Value>& values, std::size_t first, st
           values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
+// While it lives, the thread works on the stage's device, in its stream, and on its account.
+class AtHome {
+ public:
+  explicit AtHome(const StageParts& parts) : memory_(parts.account) {
+    if (parts.stream != nullptr) stream_.emplace(*parts.stream);
+  }
+
+ private:
+  const MemoryScope memory_;
+  std::optional<StageStream::Guard> stream_;
+};
+
 }  // namespace
 
 void Stage::begin_step(const StepSettings& settings) {
@@ -101,17 +114,48 @@ std::string Stage::failed_at() const {
   return layer.empty() || given_.empty() ? layer : layer + " on " + given_;
 }
 
-// Checks a message, and takes over the memory of its tensors.
-void Stage::receive(const Packet& packet, int micro_batch) const {
-  if (packet.step == settings_->step && packet.micro_batch == micro_batch) {
-    if (parts_.account == nullptr) return;
-    for (const at::Tensor& tensor : packet.tensors) {
-      if (tensor.defined()) transfer(tensor, parts_.account);
+void Stage::follow_caller() const {
+  if (parts_.stream != nullptr) parts_.stream->follow_caller();
+}
+
+void Stage::lead_caller() const {
+  if (parts_.stream != nullptr) parts_.stream->lead_caller();
+}
+
+// To the stage's device. On CPU they stay where they are: nothing is copied.
+void Stage::bring_here(Tensors& tensors) const {
+  for (at::Tensor& tensor : tensors) {
+    if (!tensor.defined()) continue;
+    if (parts_.stream != nullptr) {
+      // The sender's memory must not be used again before this stream has read it.
+      if (!tensor.device().is_cpu() && parts_.stream->stream()) tensor.record_stream(*parts_.stream->stream());
+      if (tensor.device() != parts_.stream->device())
+        tensor = tensor.to(parts_.stream->device(), /*non_blocking=*/true);
     }
-    return;
   }
-  throw Error(fmt::format("received micro-batch {} of step {}, expected micro-batch {} of step {}; please report this",
-                          packet.micro_batch, packet.step, micro_batch, settings_->step));
+}
+
+// Checks a message, and takes over its tensors.
+void Stage::receive(Packet& packet, int micro_batch) const {
+  if (packet.step != settings_->step || packet.micro_batch != micro_batch) {
+    throw Error(
+        fmt::format("received micro-batch {} of step {}, expected micro-batch {} of step {}; please report this",
+                    packet.micro_batch, packet.step, micro_batch, settings_->step));
+  }
+  if (parts_.stream != nullptr) parts_.stream->wait(packet.ready);
+  bring_here(packet.tensors);
+  for (const at::Tensor& tensor : packet.tensors) {
+    if (parts_.account != nullptr && tensor.defined()) transfer(tensor, parts_.account);
+  }
+}
+
+Packet Stage::packet(int micro_batch, Tensors tensors) const {
+  Packet packet;
+  packet.step = settings_->step;
+  packet.micro_batch = micro_batch;
+  packet.tensors = std::move(tensors);
+  if (parts_.stream != nullptr) packet.ready = parts_.stream->record();
+  return packet;
 }
 
 Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const {
@@ -119,6 +163,7 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
   std::size_t next = 0;
   if (is_first()) {
     entries.tensors = with_own_versions(settings_->micro_batches[micro_batch].tensors);
+    bring_here(entries.tensors);
     entries.requires_grad = settings_->input_requires_grad;
   } else {
     receive(inputs.front(), micro_batch);
@@ -243,19 +288,19 @@ void Stage::send(int micro_batch, const Exits& exits, std::vector<Packet>& outpu
   if (parts_.is_last) {
     keep_result(micro_batch, slice(exits.tensors, 0, next), requires_grad);
   } else {
-    outputs[flow++] = {
-        settings_->step, micro_batch, detached(slice(exits.tensors, 0, next)), slice(requires_grad, 0, next), {}};
+    outputs[flow] = packet(micro_batch, detached(slice(exits.tensors, 0, next)));
+    outputs[flow++].requires_grad = slice(requires_grad, 0, next);
   }
   for (const auto& names : parts_.skips_out) {
-    outputs[flow++] = {settings_->step, micro_batch, detached(slice(exits.tensors, next, names.size())),
-                       slice(requires_grad, next, names.size()),
-                       slice(exits.versions, next - exits.num_outputs, names.size())};
+    outputs[flow] = packet(micro_batch, detached(slice(exits.tensors, next, names.size())));
+    outputs[flow].requires_grad = slice(requires_grad, next, names.size());
+    outputs[flow++].versions = slice(exits.versions, next - exits.num_outputs, names.size());
     next += names.size();
   }
 }
 
 void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
-  const MemoryScope memory(parts_.account);
+  const AtHome home(parts_);
   Entries entries = gather(micro_batch, std::move(inputs));
   if (!settings_->with_grad) {
     send(micro_batch, run(micro_batch, entries, false), outputs);
@@ -284,7 +329,7 @@ void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Pac
 }
 
 void Stage::recompute(int micro_batch) {
-  const MemoryScope memory(parts_.account);
+  const AtHome home(parts_);
   Kept& kept = kept_[micro_batch];
   Entries entries = std::move(kept.entries);
   const ChangingBuffers::Rewind rewind(buffers_, kept.buffers);
@@ -293,7 +338,7 @@ void Stage::recompute(int micro_batch) {
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
-  const MemoryScope memory(parts_.account);
+  const AtHome home(parts_);
   Kept kept = std::exchange(kept_[micro_batch], {});
   Tensors grads;
   if (has_loss()) {
@@ -311,31 +356,33 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
   for (std::size_t flow = parts_.skips_in.size(); flow-- > 0;) {
     const std::size_t count = parts_.skips_in[flow].size();
     next -= count;
-    outputs[flow + (is_first() ? 0 : 1)] = {settings_->step, micro_batch, slice(entry_grads, next, count), {}, {}};
+    outputs[flow + (is_first() ? 0 : 1)] = packet(micro_batch, slice(entry_grads, next, count));
   }
   entry_grads.resize(next);
   if (is_first()) {
     input_grads_[micro_batch] = std::move(entry_grads);
   } else {
-    outputs.front() = {settings_->step, micro_batch, std::move(entry_grads), {}, {}};
+    outputs.front() = packet(micro_batch, std::move(entry_grads));
   }
 }
 
 void Stage::give_tied(std::vector<Packet>& outputs) {
+  const AtHome home(parts_);
   for (std::size_t flow = 0; flow < outputs.size(); ++flow) {
     Tensors grads;
     for (const at::Tensor& weight : parts_.ties_out[flow]) grads.push_back(std::exchange(weight.mutable_grad(), {}));
-    outputs[flow] = {settings_->step, 0, std::move(grads), {}, {}};
+    outputs[flow] = packet(0, std::move(grads));
   }
 }
 
 void Stage::take_tied(int source, Packet input) {
+  const AtHome home(parts_);
   receive(input, 0);
   tied_grads_[source] = std::move(input.tensors);
 }
 
 void Stage::settle() {
-  const MemoryScope memory(parts_.account);
+  const AtHome home(parts_);
   for (const OwnedTie& tie : parts_.ties_owned) {
     at::Tensor& sum = tie.weight.mutable_grad();
     for (const OwnedTie::Part& part : tie.parts) {

@@ -18,6 +18,7 @@
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/model/tie.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
 
@@ -28,6 +29,7 @@ struct Packet {
   Tensors tensors;
   std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
   std::vector<std::int64_t> versions;  // of stashed tensors only
+  std::shared_ptr<c10::Event> ready;   // the tensors may be read after it; null on CPU
 };
 
 // What the last stage makes of its outputs: a scalar to start the backward from, already weighted.
@@ -59,6 +61,8 @@ struct StageParts {
   std::vector<bool> recomputed;
   // What its memory is booked on; null: it is not measured.
   std::shared_ptr<MemoryAccount> account;
+  // Where it computes; null: where its inputs are.
+  std::shared_ptr<StageStream> stream;
 };
 
 // Confined to its worker during a step; the caller may touch it between steps.
@@ -72,6 +76,9 @@ class Stage {
   void begin_step(const StepSettings& settings);
   // Drops everything kept; also after a failed step.
   void end_step();
+  // Orders the step between what the caller has enqueued on the stage's device before it and will enqueue after it.
+  void follow_caller() const;
+  void lead_caller() const;
 
   // See Executor.
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
@@ -120,7 +127,9 @@ class Stage {
 
   bool is_first() const { return parts_.index == 0; }
   bool has_loss() const { return parts_.is_last && settings_->loss; }
-  void receive(const Packet& packet, int micro_batch) const;
+  void receive(Packet& packet, int micro_batch) const;
+  void bring_here(Tensors& tensors) const;
+  Packet packet(int micro_batch, Tensors tensors) const;
   Entries gather(int micro_batch, std::vector<Packet> inputs) const;
   Exits run(int micro_batch, const Entries& entries, bool recomputing);
   void run_layers(int micro_batch, Tensors& tensors, bool recomputing);

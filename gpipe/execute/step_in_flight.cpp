@@ -55,15 +55,15 @@ at::Tensor sum(const Tensors& parts) {
 }  // namespace
 
 StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches,
-                           std::vector<bool> requires_grad, bool with_grad, StageLoss loss)
+                           std::vector<bool> requires_grad, StepMode mode, StageLoss loss)
     : pipeline_(pipeline) {
   settings_.micro_batches = std::move(micro_batches);
   settings_.input_requires_grad = std::move(requires_grad);
   settings_.seed = pipeline.options_.seed();
-  settings_.with_grad = with_grad;
+  settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss);
   for (const Tie& tie : pipeline.ties_) relink(tie);
-  pool_ = &pipeline.pool(settings_.micro_batches, with_grad);
+  pool_ = &pipeline.pool(settings_.micro_batches, mode);
   assembly_ = pipeline.take(*pool_);
   settings_.step = pipeline.step_;
   settings_.knows_skips = pipeline.skips_.count(pipeline.is_training()) != 0;
@@ -84,8 +84,11 @@ Timeline StepInFlight::run_actions(Phase phase) {
     for (const Tie& tie : pipeline_.ties_) forget_user_grads(tie);  // of a step that failed
   }
   const WatchdogOptions watchdog{pipeline_.options_.watchdog_seconds(), pipeline_.options_.on_stuck()};
-  return assembly_->executor().run(
+  assembly_->follow_caller();
+  Timeline timeline = assembly_->executor().run(
       *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller.run(work); }, watchdog);
+  assembly_->lead_caller();
+  return timeline;
 }
 
 // A step meets the first skip before its first backward, so that there are no gradients to take back.

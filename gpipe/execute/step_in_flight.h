@@ -14,7 +14,7 @@ class StepInFlight {
   // `loss` empty: the outputs are wanted. The micro-batches are those of the inputs, and `requires_grad` says which of the
   // inputs want a gradient. In training, takes the pipeline's next step number.
   StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches, std::vector<bool> requires_grad,
-               bool with_grad, StageLoss loss = {});
+               StepMode mode, StageLoss loss = {});
   ~StepInFlight();
   StepInFlight(const StepInFlight&) = delete;
   StepInFlight& operator=(const StepInFlight&) = delete;

@@ -48,7 +48,7 @@ class WeighedLoss {
 
   // On the last stage's worker.
   at::Tensor operator()(int micro_batch, const Tensors& outputs) {
-    LossValue value = loss_(outputs, targets_[micro_batch].tensors);
+    LossValue value = loss_(outputs, targets_on(micro_batch, outputs));
     check(micro_batch, value.loss);
     for (auto& [name, metric] : value.metrics) metric = metric.detach();
     metrics_[micro_batch] = std::move(value.metrics);
@@ -73,6 +73,16 @@ class WeighedLoss {
   }
 
  private:
+  // Where the outputs are.
+  Tensors targets_on(int micro_batch, const Tensors& outputs) const {
+    Tensors targets = targets_[micro_batch].tensors;
+    if (outputs.empty() || !outputs.front().defined()) return targets;
+    for (at::Tensor& target : targets) {
+      if (target.defined()) target = target.to(outputs.front().device());
+    }
+    return targets;
+  }
+
   at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
     if (options_.loss_reduction() == LossReduction::kSum) return value;
     return value *
@@ -131,7 +141,7 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   if (options_.check_loss()) gradients.emplace(parameters());
 
   WeighedLoss weighed(loss, target_batches, options_);
-  StepInFlight step(*this, std::move(micro_batches), std::move(requires_grad), true,
+  StepInFlight step(*this, std::move(micro_batches), std::move(requires_grad), StepMode::kTogether,
                     [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); });
   StepResult result;
   try {

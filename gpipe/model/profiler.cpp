@@ -12,6 +12,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/memory_account.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip.h"
 
@@ -173,7 +174,7 @@ class Pass {
     }
     for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
       try {
-        tensors = run_layer(static_cast<int>(layer), std::move(tensors), seconds[layer]);
+        tensors = run_layer(static_cast<int>(layer), std::move(tensors), seconds[layer], profiles[layer]);
       } catch (...) {
         if (store_.failed()) store_.finish(/*complete=*/false);
         throw;
@@ -184,7 +185,7 @@ class Pass {
   }
 
  private:
-  Tensors run_layer(int index, Tensors tensors, Seconds& seconds) {
+  Tensors run_layer(int index, Tensors tensors, Seconds& seconds, LayerProfile& profile) {
     position_ = {index, false};
     const ChainLayer& layer = layers_[index];
     LayerRun run;
@@ -195,10 +196,13 @@ class Pass {
     const Tensors inputs = tensors;
     store_.begin_layer(index, inputs);
     const LayerScope scope(run);
+    const MemoryScope memory(account_);
+    const std::int64_t live_before = account_ != nullptr ? account_->live_bytes() : 0;
     const double start = thread_seconds();
     Tensors outputs = layer.layer.forward(std::move(tensors));
     const double middle = thread_seconds();
     seconds.forward = middle - start;
+    if (account_ != nullptr) profile.activation_bytes = account_->live_bytes() - live_before;
     position_.in_backward = true;
     if (options_.with_seconds) run_backward(layer, inputs, outputs, store_);
     seconds.backward = thread_seconds() - middle;
@@ -210,6 +214,8 @@ class Pass {
   const ProfilerOptions& options_;
   ProfilerPosition& position_;
   TracingStore store_;
+  const std::shared_ptr<MemoryAccount> account_ =
+      options_.with_activations ? std::make_shared<MemoryAccount>("profile") : nullptr;
 };
 
 }  // namespace

@@ -58,11 +58,14 @@ TEST(ProfilerTest, MeasuresSecondsBytesAndSkips) {
     layers.push_back({layer, model.chain.name(layer), model.chain.build(layer, 0)});
   }
   ProfilerPosition position;
-  const Profile profile = profile_layers(layers, {{model.input}, 0, 16}, {}, position);
+  ProfilerOptions options;
+  options.with_activations = true;
+  const Profile profile = profile_layers(layers, {{model.input}, 0, 16}, options, position);
   ASSERT_EQ(profile.layers.size(), layers.size());
   EXPECT_EQ(profile.layers[0].name, "embed");
   EXPECT_EQ(profile.layers[0].parameter_bytes, (4 * 3 + 4) * 4);
   EXPECT_EQ(profile.layers[0].output_bytes, 16 * 4 * 64 * 4);
+  EXPECT_GE(profile.layers[0].activation_bytes, profile.layers[0].output_bytes);
   for (const LayerProfile& layer : profile.layers) {
     EXPECT_GT(layer.forward_seconds, 0) << layer.name;
     EXPECT_GT(layer.backward_seconds, 0) << layer.name;

@@ -1,0 +1,34 @@
+#include "gpipe/transport/stage_stream.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+namespace gpipe {
+
+StageStream::StageStream(c10::Device device) : device_(device) {
+  if (device.is_cpu()) return;
+  stream_ = c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+}
+
+std::shared_ptr<c10::Event> StageStream::record(const c10::Stream& stream) const {
+  auto point = std::make_shared<c10::Event>(device_.type());
+  point->record(stream);
+  return point;
+}
+
+std::shared_ptr<c10::Event> StageStream::record() const { return stream_ ? record(*stream_) : nullptr; }
+
+void StageStream::wait(const std::shared_ptr<c10::Event>& point) const {
+  if (point != nullptr && stream_) point->block(*stream_);
+}
+
+void StageStream::follow_caller() const {
+  if (!stream_) return;
+  wait(record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_)));
+}
+
+void StageStream::lead_caller() const {
+  if (!stream_) return;
+  record()->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+}  // namespace gpipe
