@@ -18,6 +18,7 @@ add_library(gpipe_torch STATIC
   gpipe/transport/stage_stream.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/boundary.cpp
+  gpipe/execute/caller_state.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/stage.cpp

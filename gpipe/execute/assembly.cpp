@@ -106,7 +106,11 @@ Assembly::Assembly(const PartitionedModel& model, const Schedule& schedule) {
   ValidateOptions options;
   options.routes = make_routes(model);
   std::vector<int> capacities;
-  for (const FlowCertificate& flow : validate(schedule, options).flows) capacities.push_back(flow.live_capacity);
+  // Room enough that no sender ever waits for it. Messages are handed over, not copied: what waits in a flow would wait in
+  // its sender otherwise.
+  for (const FlowCertificate& flow : validate(schedule, options).flows) {
+    capacities.push_back(flow.free_capacity.value_or(flow.live_capacity));
+  }
   std::vector<Stage*> pointers;
   for (StageParts& parts : make_parts(model, schedule, make_flow_table(schedule, options.routes))) {
     stages_.push_back(std::make_unique<Stage>(std::move(parts)));

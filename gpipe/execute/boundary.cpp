@@ -7,16 +7,12 @@
 #include <utility>
 
 namespace gpipe {
-namespace {
 
-// The first position that holds the same tensor.
 std::size_t first_same(const Tensors& tensors, std::size_t index) {
   std::size_t first = 0;
   while (!tensors[first].is_same(tensors[index])) ++first;
   return first;
 }
-
-}  // namespace
 
 Tensors detached(const Tensors& tensors) {
   Tensors result;

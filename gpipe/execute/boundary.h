@@ -15,6 +15,9 @@ namespace gpipe {
 // that its gradient is summed up in one place.
 Tensors detached(const Tensors& tensors);
 
+// The first position that holds the same tensor.
+std::size_t first_same(const Tensors& tensors, std::size_t index);
+
 // Note [Boundaries are nodes, not leaves]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // The tensors a stage receives could be made leaves of its graph. But a leaf refuses to be changed in place (a stage may

@@ -118,7 +118,15 @@ class Executor {
         throw_action_error(worker, action, stages_[action.stage]->failed_at());
       }
     }
-    if (phase != Phase::kForward && schedule_.has_backward()) settle(worker);
+    if (phase != Phase::kForward && schedule_.has_backward()) {
+      try {
+        settle(worker);
+      } catch (const CancelledError&) {
+        throw;
+      } catch (...) {
+        throw_action_error(worker, actions.back(), "adding up tied gradients");
+      }
+    }
     at_[worker]->end();
   }
 

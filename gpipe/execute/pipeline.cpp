@@ -135,6 +135,12 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   } else if (schedule.num_stages == 1) {
     layers_per_stage_ = {chain.size()};
   }
+  for (const torch::Device& device : options_.devices()) {
+    if (!device.is_cpu() && layers_per_stage_.empty()) {
+      throw InvalidArgument(fmt::format(
+          "balance is needed with the device {}: layers can be profiled on the CPU only, for now", device.str()));
+    }
+  }
   if (options_.measure_memory()) {
     for (int stage = 0; stage < schedule.num_stages; ++stage) {
       accounts_.push_back(std::make_shared<MemoryAccount>(fmt::format("stage {}", stage)));
@@ -148,9 +154,10 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
     layers_.push_back({layer, names.back(), built.back()});
   }
   if (schedule.num_stages > 1) check_not_shared(names, built);
-  ties_ = bind_ties(chain.ties(), names, built);
   for (const ChainLayer& layer : layers_) register_module(layer.name, layer.layer.module);
   listeners_ = find_listeners(layers_);
+  modes_ = ModuleModes(layers_);
+  buffers_ = ChangingBuffers(layers_);
   prepare_blas(options_.num_stages());
   workers_ = std::make_unique<Workers>(options_.num_stages());
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.
@@ -161,6 +168,11 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
         omp_set_num_threads(options_.threads_per_stage());
       },
       [] {});
+  ties_ = bind_ties(chain.ties(), names, built);  // last, because it changes the layers
+}
+
+PipelineImpl::~PipelineImpl() {
+  for (const Tie& tie : ties_) untie(tie);
 }
 
 Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds) {
@@ -189,12 +201,19 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
 }
 
 void PipelineImpl::trace_skips(const MicroBatch& sample) {
-  skips_[is_training()] = look_at_layers(sample, /*with_seconds=*/false).skips;
+  set_skips(is_training(), look_at_layers(sample, /*with_seconds=*/false).skips);
+}
+
+void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
+  if (!skips.empty()) {
+    for (auto& [key, pool] : pools_) pool.idle.clear();  // they have no routes for them
+  }
+  skips_[training] = std::move(skips);
 }
 
 void PipelineImpl::split_by_profile(const MicroBatch& sample) {
   profile_ = look_at_layers(sample, /*with_seconds=*/true);
-  skips_[is_training()] = profile_.skips;
+  set_skips(is_training(), profile_.skips);
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
     layers_per_stage_.push_back(stage.num_layers);
@@ -217,10 +236,11 @@ void PipelineImpl::place_layers() {
       if (streams_.empty()) break;
       const auto device_of = [&](int layer) { return streams_[stage_of(layer, layers_per_stage_)]->device(); };
       if (device_of(tie.owner.layer) == device_of(user.layer)) continue;
-      throw InvalidArgument(fmt::format("layers \"{}\" and \"{}\" are tied, but on the devices {} and {}; a tied weight has to "
-                                        "be on one device",
-                                        layers_[tie.owner.layer].name, layers_[user.layer].name,
-                                        device_of(tie.owner.layer).str(), device_of(user.layer).str()));
+      throw InvalidArgument(
+          fmt::format("layers \"{}\" and \"{}\" are tied, but on the devices {} and {}; a tied weight has to "
+                      "be on one device",
+                      layers_[tie.owner.layer].name, layers_[user.layer].name, device_of(tie.owner.layer).str(),
+                      device_of(user.layer).str()));
     }
   }
   for (const ChainLayer& layer : layers_) {
@@ -248,7 +268,7 @@ Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const
         fmt::format("schedule \"{}\" has no backward; call forward without gradient instead", schedule.name));
   }
   if (mode == StepMode::kApart) put_forwards_first(schedule);
-  if (options_.custom_schedule() && options_.recompute() == Recompute::kNever) return schedule;
+  if (options_.custom_schedule() && options_.recompute() == Recompute::kNever && is_training()) return schedule;
   return with_recompute(std::move(schedule), is_training() ? options_.recompute() : Recompute::kNever);
 }
 
@@ -261,14 +281,14 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
   made.schedule = make_schedule(count, mode);
   if (layers_per_stage_.empty()) split_by_profile(micro_batches.front());
   place_layers();
-  const auto skips = skips_.find(is_training());
-  if (skips != skips_.end()) made.skips = skips->second;
   return pools_.emplace(key, std::move(made)).first->second;
 }
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
+  const auto known = skips_.find(is_training());
+  const std::vector<SkipProfile> skips = known != skips_.end() ? known->second : std::vector<SkipProfile>();
   if (pool.idle.empty()) {
-    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, pool.skips, ties_, accounts_, streams_},
+    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, skips, ties_, accounts_, streams_},
                                       pool.schedule);
   }
   std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());

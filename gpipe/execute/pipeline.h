@@ -17,7 +17,9 @@
 #include "gpipe/execute/assembly.h"
 #include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
+#include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer_chain.h"
+#include "gpipe/model/module_modes.h"
 #include "gpipe/model/step_listener.h"
 #include "gpipe/model/tie.h"
 #include "gpipe/plan/plan.h"
@@ -112,6 +114,10 @@ class PipelineImpl : public torch::nn::Module {
  public:
   // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
+  // Parameters that were tied are separate again, with the values they had in common.
+  ~PipelineImpl() override;
+  PipelineImpl(const PipelineImpl&) = delete;
+  PipelineImpl& operator=(const PipelineImpl&) = delete;
 
   using Loss = std::function<LossValue(const Tensors& outputs, const Tensors& targets)>;
 
@@ -157,13 +163,13 @@ class PipelineImpl : public torch::nn::Module {
   // A schedule, and assemblies that run it and are not in use.
   struct Pool {
     Schedule schedule;
-    std::vector<SkipProfile> skips;
     std::vector<std::unique_ptr<Assembly>> idle;
   };
 
   // Runs the layers one after the other on the first worker; throws as a step does.
   Profile look_at_layers(const MicroBatch& sample, bool with_seconds);
   void trace_skips(const MicroBatch& sample);
+  void set_skips(bool training, std::vector<SkipProfile> skips);
   void split_by_profile(const MicroBatch& sample);
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
   Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
@@ -173,6 +179,8 @@ class PipelineImpl : public torch::nn::Module {
 
   const PipelineOptions options_;
   std::vector<ChainLayer> layers_;
+  ModuleModes modes_{{}};
+  ChangingBuffers buffers_{{}};
   std::vector<Tie> ties_;
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
   std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices

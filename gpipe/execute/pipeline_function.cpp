@@ -1,6 +1,7 @@
 // The drop-in forward: a custom autograd function whose backward runs the pipeline's backward actions.
 #include <fmt/format.h>
 #include <torch/autograd.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
 #include "gpipe/error.h"
@@ -27,13 +28,25 @@ Tensors concatenate(const std::vector<Tensors>& by_micro_batch) {
   return whole;
 }
 
-// The rows of each micro-batch. An output may have another number of rows than the input had: `outputs` says how many.
-std::vector<Tensors> split_like(const Tensors& whole, const std::vector<Tensors>& outputs) {
-  std::vector<Tensors> parts(outputs.size());
+// By micro-batch and output; an output may have another number of rows than the input had.
+using NumRows = std::vector<std::vector<std::int64_t>>;
+
+NumRows num_rows(const std::vector<Tensors>& outputs) {
+  NumRows rows;
+  for (const Tensors& tensors : outputs) {
+    rows.emplace_back();
+    for (const at::Tensor& tensor : tensors) rows.back().push_back(tensor.defined() ? tensor.size(0) : 0);
+  }
+  return rows;
+}
+
+// The rows of each micro-batch.
+std::vector<Tensors> split(const Tensors& whole, const NumRows& num_rows) {
+  std::vector<Tensors> parts(num_rows.size());
   for (std::size_t index = 0; index < whole.size(); ++index) {
     std::int64_t first = 0;
-    for (std::size_t m = 0; m < outputs.size(); ++m) {
-      const std::int64_t rows = outputs[m][index].defined() ? outputs[m][index].size(0) : 0;
+    for (std::size_t m = 0; m < num_rows.size(); ++m) {
+      const std::int64_t rows = num_rows[m][index];
       parts[m].push_back(whole[index].defined() ? whole[index].narrow(0, first, rows) : at::Tensor());
       first += rows;
     }
@@ -46,6 +59,7 @@ struct StepHolder : torch::CustomClassHolder {
   std::shared_ptr<torch::nn::Module> pipeline;  // outlives the step
   std::unique_ptr<StepInFlight> step;
   std::vector<bool> defined;  // of its outputs
+  NumRows rows;
 };
 
 std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& inputs, bool with_grad) {
@@ -54,10 +68,9 @@ std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& i
   for (const at::Tensor& input : inputs) {
     requires_grad.push_back(with_grad && input.defined() && input.requires_grad());
   }
-  return std::make_unique<StepInFlight>(pipeline,
-                                        split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()),
-                                        std::move(requires_grad),
-                                        with_grad ? StepMode::kApart : StepMode::kForwardOnly);
+  return std::make_unique<StepInFlight>(
+      pipeline, split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()), std::move(requires_grad),
+      with_grad ? StepMode::kApart : StepMode::kForwardOnly);
 }
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
@@ -71,7 +84,9 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     holder->step->run(Phase::kForward);
     Tensors outputs;
     Tensors without_grad;
-    const Tensors whole = concatenate(holder->step->results());
+    const std::vector<Tensors> results = holder->step->take_results();
+    const Tensors whole = concatenate(results);
+    holder->rows = num_rows(results);
     for (std::size_t index = 0; index < whole.size(); ++index) {
       defined->push_back(whole[index].defined());
       if (!whole[index].defined()) continue;
@@ -89,11 +104,20 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     if (!holder->step) {
       throw Error("backward through this pipeline output was called a second time; call forward again first");
     }
+    if (at::GradMode::is_enabled()) {
+      throw Error("a pipeline's backward cannot be differentiated again; call backward without create_graph");
+    }
+    const auto* wanted = torch::autograd::get_current_graph_task_exec_info();
+    if (wanted != nullptr && !wanted->empty()) {
+      throw Error(
+          "autograd::grad does not go through a pipeline, whose stages add to the gradients of their parameters; call "
+          "backward, and read the input's grad");
+    }
     const std::unique_ptr<StepInFlight> step = std::move(holder->step);
     Tensors whole;
     std::size_t next = 0;
     for (const bool defined : holder->defined) whole.push_back(defined ? std::move(grads[next++]) : at::Tensor());
-    step->set_output_grads(split_like(whole, step->results()));
+    step->set_output_grads(split(whole, holder->rows));
     step->run(Phase::kBackward);
     Tensors result(3);  // of the phony, the pipeline and the flags
     for (at::Tensor& grad : step->input_grads()) result.push_back(std::move(grad));

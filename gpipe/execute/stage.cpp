@@ -1,5 +1,6 @@
 #include "gpipe/execute/stage.h"
 
+#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/autograd.h>
 
@@ -68,6 +69,23 @@ std::vector<Value> slice(const std::vector<Value>& values, std::size_t first, st
           values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
+// A backward runs in the types its forward has chosen: libtorch runs it outside of autocast.
+class NoAutocast {
+ public:
+  NoAutocast() {
+    at::autocast::set_enabled(false);
+    at::autocast::set_cpu_enabled(false);
+  }
+  ~NoAutocast() {
+    at::autocast::set_enabled(enabled_);
+    at::autocast::set_cpu_enabled(cpu_enabled_);
+  }
+
+ private:
+  const bool enabled_ = at::autocast::is_enabled();
+  const bool cpu_enabled_ = at::autocast::is_cpu_enabled();
+};
+
 // While it lives, the thread works on the stage's device, in its stream, and on its account.
 class AtHome {
  public:
@@ -85,6 +103,11 @@ class AtHome {
 void Stage::begin_step(const StepSettings& settings) {
   end_step();
   settings_ = &settings;
+  if (modes_.have_changed()) {
+    buffers_ = ChangingBuffers(parts_.layers);
+    knows_overwritten_ = false;
+    overwritten_.clear();
+  }
   const std::size_t count = settings.micro_batches.size();
   kept_.resize(count);
   results_.resize(parts_.is_last ? count : 0);
@@ -124,14 +147,19 @@ void Stage::lead_caller() const {
 
 // To the stage's device. On CPU they stay where they are: nothing is copied.
 void Stage::bring_here(Tensors& tensors) const {
-  for (at::Tensor& tensor : tensors) {
+  if (parts_.stream == nullptr) return;
+  const Tensors given = tensors;
+  for (std::size_t index = 0; index < tensors.size(); ++index) {
+    at::Tensor& tensor = tensors[index];
     if (!tensor.defined()) continue;
-    if (parts_.stream != nullptr) {
-      // The sender's memory must not be used again before this stream has read it.
-      if (!tensor.device().is_cpu() && parts_.stream->stream()) tensor.record_stream(*parts_.stream->stream());
-      if (tensor.device() != parts_.stream->device())
-        tensor = tensor.to(parts_.stream->device(), /*non_blocking=*/true);
+    const std::size_t first = first_same(given, index);
+    if (first < index) {
+      tensor = tensors[first];
+      continue;
     }
+    // The sender's memory must not be used again before this stream has read it.
+    if (!tensor.device().is_cpu() && parts_.stream->stream()) tensor.record_stream(*parts_.stream->stream());
+    if (tensor.device() != parts_.stream->device()) tensor = tensor.to(parts_.stream->device(), /*non_blocking=*/true);
   }
 }
 
@@ -143,7 +171,13 @@ void Stage::receive(Packet& packet, int micro_batch) const {
                     packet.micro_batch, packet.step, micro_batch, settings_->step));
   }
   if (parts_.stream != nullptr) parts_.stream->wait(packet.ready);
+  const std::vector<std::int64_t> sent = versions_of(packet.tensors);
   bring_here(packet.tensors);
+  for (std::size_t index = 0; index < packet.versions.size(); ++index) {
+    // A copy on this device counts from the start.
+    const at::Tensor& tensor = packet.tensors[index];
+    if (tensor.defined() && sent[index] == packet.versions[index]) packet.versions[index] = version_of(tensor);
+  }
   for (const at::Tensor& tensor : packet.tensors) {
     if (parts_.account != nullptr && tensor.defined()) transfer(tensor, parts_.account);
   }
@@ -249,6 +283,11 @@ Tensors Stage::backup(const Entries& entries) const {
   Tensors copies(entries.tensors.size());
   for (std::size_t index = 0; index < copies.size(); ++index) {
     const at::Tensor& tensor = entries.tensors[index];
+    const std::size_t first = first_same(entries.tensors, index);
+    if (first < index) {
+      copies[index] = copies[first];
+      continue;
+    }
     if (tensor.defined() && (!knows_overwritten_ || (index < overwritten_.size() && overwritten_[index]))) {
       copies[index] = tensor.detach().clone();
     }
@@ -268,9 +307,11 @@ void Stage::learn_overwritten(Entries& entries, Tensors copies, const std::vecto
           parts_.index, index));
     }
     overwritten_[index] = true;
-    tensor = std::move(copies[index]);
+    tensor = copies[index];
+    if (index >= entries.num_inputs) entries.versions[index - entries.num_inputs] = version_of(tensor);
   }
   knows_overwritten_ = true;
+  entries.kept_versions = versions_of(entries.tensors);
 }
 
 void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad) {
@@ -328,13 +369,30 @@ void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Pac
   kept.entries = std::move(entries);
 }
 
+// What a stage keeps for its recompute may be in the hands of later stages, too: a layer can pass its input on.
+void Stage::check_kept(const Entries& entries) const {
+  for (std::size_t index = 0; index < entries.tensors.size(); ++index) {
+    const at::Tensor& tensor = entries.tensors[index];
+    const bool is_own_copy = overwritten_[index];
+    if (!tensor.defined() || is_own_copy || version_of(tensor) == entries.kept_versions[index]) continue;
+    throw InvalidArgument(
+        fmt::format("a later stage changed input {} of stage {} in place, which passes it on and needs it for its "
+                    "recompute; clone() it in the layer that passes it on",
+                    index, parts_.index));
+  }
+}
+
 void Stage::recompute(int micro_batch) {
   const AtHome home(parts_);
   Kept& kept = kept_[micro_batch];
-  Entries entries = std::move(kept.entries);
+  const Entries entries = std::move(kept.entries);
+  check_kept(entries);
   const ChangingBuffers::Rewind rewind(buffers_, kept.buffers);
-  kept.boundary = Boundary::enter(entries.tensors, entries.requires_grad);
-  kept.roots = Roots(run(micro_batch, entries, true).tensors);
+  Entries entering = entries;
+  entering.tensors = detached(entries.tensors);
+  kept.boundary = Boundary::enter(entering.tensors, entering.requires_grad);
+  kept.roots = Roots(run(micro_batch, entering, true).tensors);
+  check_kept(entries);
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
@@ -350,7 +408,10 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
     receive(input, micro_batch);
     std::move(input.tensors.begin(), input.tensors.end(), std::back_inserter(grads));
   }
-  kept.roots.backward(std::move(grads));
+  {
+    const NoAutocast no_autocast;
+    kept.roots.backward(std::move(grads));
+  }
   Tensors entry_grads = kept.boundary->take_grads();
   std::size_t next = entry_grads.size();
   for (std::size_t flow = parts_.skips_in.size(); flow-- > 0;) {

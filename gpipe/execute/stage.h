@@ -16,6 +16,7 @@
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/model/module_modes.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/model/tie.h"
 #include "gpipe/transport/stage_stream.h"
@@ -70,7 +71,7 @@ class Stage {
  public:
   using Message = Packet;
 
-  explicit Stage(StageParts parts) : parts_(std::move(parts)), buffers_(parts_.layers) {}
+  explicit Stage(StageParts parts) : parts_(std::move(parts)), modes_(parts_.layers), buffers_(parts_.layers) {}
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
@@ -96,6 +97,7 @@ class Stage {
   const std::vector<ChainLayer>& layers() const { return parts_.layers; }
   // Of the last stage, after its forward: the weighted loss, or the outputs, detached, by micro-batch.
   const std::vector<Tensors>& results() const { return results_; }
+  std::vector<Tensors> take_results() { return std::move(results_); }
   // Whether that result needs a gradient in any micro-batch.
   const std::vector<bool>& result_requires_grad() const { return result_requires_grad_; }
   // Of the last stage without a loss: the gradients of its outputs, set before the backward, by micro-batch.
@@ -110,6 +112,7 @@ class Stage {
     std::vector<bool> requires_grad;
     std::vector<std::int64_t> versions;  // of the stashed ones
     std::size_t num_inputs = 0;
+    std::vector<std::int64_t> kept_versions;  // of all, when the forward had ended
   };
   // What leaves it: its outputs or its loss, then what it stashes for later stages.
   struct Exits {
@@ -127,6 +130,7 @@ class Stage {
 
   bool is_first() const { return parts_.index == 0; }
   bool has_loss() const { return parts_.is_last && settings_->loss; }
+  void check_kept(const Entries& entries) const;
   void receive(Packet& packet, int micro_batch) const;
   void bring_here(Tensors& tensors) const;
   Packet packet(int micro_batch, Tensors tensors) const;
@@ -143,6 +147,7 @@ class Stage {
   std::atomic<const ChainLayer*> at_work_ = nullptr;
   std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
+  ModuleModes modes_;
   bool knows_overwritten_ = false;
   std::vector<bool> overwritten_;  // entries the layers change in place, learnt from the first forward of all
   ChangingBuffers buffers_;

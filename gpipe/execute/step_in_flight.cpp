@@ -1,40 +1,12 @@
 #include "gpipe/execute/step_in_flight.h"
 
-#include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
-
 #include <algorithm>
-#include <cfenv>
 #include <utility>
 
 #include "gpipe/model/sandbox.h"
 
 namespace gpipe {
 namespace {
-
-// What the workers take over from the caller's thread: inference mode, autocast, dispatch keys, and the floating-point
-// environment, in which flush-to-zero is.
-class CallerState {
- public:
-  explicit CallerState(bool with_grad) : with_grad_(with_grad) { std::fegetenv(&floating_point_); }
-
-  void run(const std::function<void()>& work) const {
-    const at::ThreadLocalStateGuard guard(state_);
-    const at::AutoGradMode grad_mode(with_grad_);
-    // Neither is among what ThreadLocalState carries in every libtorch. The cache of casts is off: it would hand a copy of
-    // a weight that was cast without a graph to a recompute that needs one.
-    at::autocast::set_autocast_cpu_dtype(autocast_dtype_);
-    at::autocast::set_autocast_cache_enabled(false);
-    std::fesetenv(&floating_point_);
-    work();
-  }
-
- private:
-  const bool with_grad_;
-  const at::ThreadLocalState state_;
-  const at::ScalarType autocast_dtype_ = at::autocast::get_autocast_cpu_dtype();
-  std::fenv_t floating_point_{};
-};
 
 bool met_a_skip(const ActionError& error) {
   try {
@@ -56,7 +28,7 @@ at::Tensor sum(const Tensors& parts) {
 
 StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches,
                            std::vector<bool> requires_grad, StepMode mode, StageLoss loss)
-    : pipeline_(pipeline) {
+    : pipeline_(pipeline), caller_(mode != StepMode::kForwardOnly) {
   settings_.micro_batches = std::move(micro_batches);
   settings_.input_requires_grad = std::move(requires_grad);
   settings_.seed = pipeline.options_.seed();
@@ -64,6 +36,12 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro
   settings_.loss = std::move(loss);
   for (const Tie& tie : pipeline.ties_) relink(tie);
   pool_ = &pipeline.pool(settings_.micro_batches, mode);
+  for (const Tie& tie : pipeline.ties_) relink(tie);  // the layers may have been placed on devices just now
+  for (const MicroBatch& micro_batch : settings_.micro_batches) {
+    for (const at::Tensor& tensor : micro_batch.tensors) {
+      if (tensor.defined()) batch_versions_.push_back(version_of(tensor));
+    }
+  }
   assembly_ = pipeline.take(*pool_);
   settings_.step = pipeline.step_;
   settings_.knows_skips = pipeline.skips_.count(pipeline.is_training()) != 0;
@@ -74,51 +52,79 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro
 }
 
 StepInFlight::~StepInFlight() {
+  if (assembly_ == nullptr) return;
   assembly_->end_step();
   pool_->idle.push_back(std::move(assembly_));
 }
 
 Timeline StepInFlight::run_actions(Phase phase) {
-  const CallerState caller(settings_.with_grad);
   if (phase != Phase::kForward) {
     for (const Tie& tie : pipeline_.ties_) forget_user_grads(tie);  // of a step that failed
   }
   const WatchdogOptions watchdog{pipeline_.options_.watchdog_seconds(), pipeline_.options_.on_stuck()};
   assembly_->follow_caller();
-  Timeline timeline = assembly_->executor().run(
-      *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller.run(work); }, watchdog);
-  assembly_->lead_caller();
-  return timeline;
+  try {
+    Timeline timeline = assembly_->executor().run(
+        *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller_.run(work); }, watchdog);
+    assembly_->lead_caller();
+    return timeline;
+  } catch (...) {
+    assembly_->lead_caller();
+    throw;
+  }
 }
 
 // A step meets the first skip before its first backward, so that there are no gradients to take back.
 Timeline StepInFlight::run_without_skips(Phase phase) {
+  const std::vector<MicroBatch> originals = settings_.micro_batches;
+  for (MicroBatch& micro_batch : settings_.micro_batches) {
+    for (at::Tensor& tensor : micro_batch.tensors) {
+      if (tensor.defined()) tensor = tensor.detach().clone();  // a layer may change it in place
+    }
+  }
   {
     Sandbox sandbox(pipeline_.layers_);
     try {
       Timeline timeline = run_actions(phase);
       sandbox.keep();
-      pipeline_.skips_[counts_] = {};
+      settings_.micro_batches = originals;
+      pipeline_.set_skips(counts_, {});
       return timeline;
     } catch (const ActionError& error) {
       if (!met_a_skip(error)) throw;
     }
   }
-  assembly_->end_step();
+  settings_.micro_batches = originals;
+  assembly_.reset();  // it has no routes for the skips
   pipeline_.trace_skips(settings_.micro_batches.front());
-  pool_->skips = pipeline_.skips_.at(counts_);
-  pool_->idle.clear();
   assembly_ = pipeline_.take(*pool_);
   settings_.knows_skips = true;
   assembly_->begin_step(settings_);
   return run_actions(phase);
 }
 
+void StepInFlight::check_batch_is_unchanged() const {
+  std::size_t next = 0;
+  for (const MicroBatch& micro_batch : settings_.micro_batches) {
+    for (const at::Tensor& tensor : micro_batch.tensors) {
+      if (!tensor.defined() || version_of(tensor) == batch_versions_[next++]) continue;
+      throw InvalidArgument(
+          "the batch was changed in place between the forward and its backward, which needs it; give each batch memory "
+          "of "
+          "its own");
+    }
+  }
+}
+
 Timeline StepInFlight::run(Phase phase) {
+  if (phase == Phase::kBackward) check_batch_is_unchanged();
+  if (pipeline_.modes_.have_changed()) pipeline_.buffers_ = ChangingBuffers(pipeline_.layers_);
+  Tensors buffers = pipeline_.buffers_.snapshot();
   Timeline timeline;
   try {
     timeline = settings_.knows_skips ? run_actions(phase) : run_without_skips(phase);
   } catch (...) {
+    pipeline_.buffers_.put_back(buffers);
     for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
     if (phase != Phase::kBackward && std::exchange(counts_, false)) --pipeline_.step_;
     throw;
@@ -126,6 +132,7 @@ Timeline StepInFlight::run(Phase phase) {
   if (phase != Phase::kBackward) {
     for (StepListener* listener : pipeline_.listeners_) listener->end_step();
   }
+  pipeline_.buffers_.learn(buffers);
   pipeline_.last_timeline_ = timeline;
   return timeline;
 }

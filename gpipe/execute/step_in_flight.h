@@ -4,6 +4,7 @@
 #include <memory>
 #include <vector>
 
+#include "gpipe/execute/caller_state.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
@@ -29,6 +30,7 @@ class StepInFlight {
 
   // The weighted losses, or the outputs, by micro-batch.
   const std::vector<Tensors>& results() const { return assembly_->last().results(); }
+  std::vector<Tensors> take_results() { return assembly_->last().take_results(); }
   const std::vector<bool>& result_requires_grad() const { return assembly_->last().result_requires_grad(); }
   // Before the backward, where there is no loss.
   void set_output_grads(std::vector<Tensors> grads) { assembly_->last().set_output_grads(std::move(grads)); }
@@ -38,9 +40,12 @@ class StepInFlight {
  private:
   Timeline run_actions(Phase phase);
   Timeline run_without_skips(Phase phase);
+  void check_batch_is_unchanged() const;
 
   PipelineImpl& pipeline_;
+  const CallerState caller_;
   StepSettings settings_;
+  std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
   bool counts_ = false;       // took a step number: in training
   PipelineImpl::Pool* pool_;  // the assembly goes back to
   std::unique_ptr<Assembly> assembly_;

@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <optional>
 
@@ -51,6 +52,7 @@ class WeighedLoss {
     LossValue value = loss_(outputs, targets_on(micro_batch, outputs));
     check(micro_batch, value.loss);
     for (auto& [name, metric] : value.metrics) metric = metric.detach();
+    check_names(micro_batch, value.metrics);
     metrics_[micro_batch] = std::move(value.metrics);
     return weigh(micro_batch, value.loss);
   }
@@ -60,12 +62,8 @@ class WeighedLoss {
     for (const auto& [name, first] : metrics_.front()) {
       Tensors parts;
       for (std::size_t micro_batch = 0; micro_batch < metrics_.size(); ++micro_batch) {
-        const auto found = metrics_[micro_batch].find(name);
-        if (found == metrics_[micro_batch].end()) {
-          throw InvalidArgument(
-              fmt::format("the loss reports \"{}\" for micro-batch 0, but not for micro-batch {}", name, micro_batch));
-        }
-        parts.push_back(first.dim() == 0 ? weigh(static_cast<int>(micro_batch), found->second) : found->second);
+        const at::Tensor& metric = metrics_[micro_batch].at(name);
+        parts.push_back(first.dim() == 0 ? weigh(static_cast<int>(micro_batch), metric) : metric);
       }
       result[name] = first.dim() == 0 ? at::stack(parts).sum() : at::cat(parts, 0);
     }
@@ -81,6 +79,17 @@ class WeighedLoss {
       if (target.defined()) target = target.to(outputs.front().device());
     }
     return targets;
+  }
+
+  // The same for every micro-batch; the first comes first.
+  void check_names(int micro_batch, const std::map<std::string, at::Tensor>& metrics) const {
+    if (micro_batch == 0) return;
+    const auto& first = metrics_.front();
+    const auto same_name = [](const auto& a, const auto& b) { return a.first == b.first; };
+    if (std::equal(first.begin(), first.end(), metrics.begin(), metrics.end(), same_name)) return;
+    throw InvalidArgument(fmt::format(
+        "the loss reports {} values for micro-batch {}, but {} or others for micro-batch 0; report the same for all",
+        metrics.size(), micro_batch, first.size()));
   }
 
   at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
@@ -149,6 +158,9 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   } catch (const ActionError& error) {
     if (gradients) gradients->put_back();
     rethrow_if_non_finite(error);
+    throw;
+  } catch (...) {
+    if (gradients) gradients->put_back();
     throw;
   }
   for (const Tensors& value : step.results()) {

@@ -7,10 +7,17 @@ namespace gpipe {
 
 Workers::Workers(int num_workers) {
   threads_.reserve(num_workers);
-  for (int worker = 0; worker < num_workers; ++worker) threads_.emplace_back([this, worker] { loop(worker); });
+  try {
+    for (int worker = 0; worker < num_workers; ++worker) threads_.emplace_back([this, worker] { loop(worker); });
+  } catch (...) {  // the system has no more threads
+    join();
+    throw;
+  }
 }
 
-Workers::~Workers() {
+Workers::~Workers() { join(); }
+
+void Workers::join() {
   {
     const std::lock_guard<std::mutex> lock(mutex_);
     stop_ = true;
@@ -29,7 +36,7 @@ void Workers::run(const std::function<void(int)>& task, const std::function<void
   start_.notify_all();
   const auto done = [&] { return num_running_ == 0; };
   if (tick.seconds > 0) {
-    while (!done_.wait_for(lock, std::chrono::duration<double>(tick.seconds), done)) {
+    while (!first_error_ && !done_.wait_for(lock, std::chrono::duration<double>(tick.seconds), done)) {
       lock.unlock();
       try {
         tick.call();

@@ -35,6 +35,7 @@ class Workers {
 
  private:
   void loop(int worker);
+  void join();
   void fail(std::exception_ptr error);
 
   std::mutex mutex_;

@@ -36,15 +36,15 @@ void ChangingBuffers::learn(Tensors& snapshot) {
 }
 
 // Through variable_data, so that autograd does not take it for a change of what graphs have saved.
-void ChangingBuffers::write(const Tensors& values) const {
+void ChangingBuffers::put_back(const Tensors& values) const {
   for (std::size_t index = 0; index < buffers_.size(); ++index) buffers_[index].variable_data().copy_(values[index]);
 }
 
 ChangingBuffers::Rewind::Rewind(const ChangingBuffers& buffers, const Tensors& snapshot)
     : buffers_(buffers), present_(buffers.snapshot()) {
-  buffers_.write(snapshot);
+  buffers_.put_back(snapshot);
 }
 
-ChangingBuffers::Rewind::~Rewind() { buffers_.write(present_); }
+ChangingBuffers::Rewind::~Rewind() { buffers_.put_back(present_); }
 
 }  // namespace gpipe

@@ -21,6 +21,8 @@ class ChangingBuffers {
   // After the first forward, with the snapshot before it, which it reduces to those that changed.
   void learn(Tensors& snapshot);
 
+  void put_back(const Tensors& snapshot) const;
+
   // While it lives, the buffers are as in the snapshot.
   class Rewind {
    public:
@@ -35,8 +37,6 @@ class ChangingBuffers {
   };
 
  private:
-  void write(const Tensors& values) const;
-
   Tensors buffers_;
   bool learnt_ = false;
 };

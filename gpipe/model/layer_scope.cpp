@@ -4,6 +4,7 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <string>
 
@@ -21,12 +22,19 @@ constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 thread_local LayerScope* innermost = nullptr;
 
+// On another device a CPU generator would be refused.
+bool is_on_cpu(const c10::IValue& value) {
+  if (value.isTensor()) return !value.toTensor().defined() || value.toTensor().is_cpu();
+  return !value.isDevice() || value.toDevice().is_cpu();
+}
+
 void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
+  const bool on_cpu = std::all_of(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end(), is_on_cpu);
   for (std::size_t index = 0; index < arguments.size(); ++index) {
     if (arguments[index].name() != "generator") continue;
     c10::IValue& value = (*stack)[stack->size() - arguments.size() + index];
-    if (value.isNone() && LayerScope::current() != nullptr) value = c10::IValue(LayerScope::stream());
+    if (on_cpu && value.isNone() && LayerScope::current() != nullptr) value = c10::IValue(LayerScope::stream());
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
 }

@@ -97,8 +97,8 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
   std::map<std::string, Tie> by_owner;
   for (const auto& [owner, user] : pairs) {
     Tie& tie = by_owner[owner.name];
-    tie.owner = {owner.layer, owner.weight};
-    tie.users.push_back({user.layer, user.weight});
+    tie.owner = {owner.layer, owner.weight, owner.module, owner.key};
+    tie.users.push_back({user.layer, user.weight, user.module, user.key});
     Registry::parameters_of(*user.module).erase(user.key);
   }
   std::vector<Tie> ties;
@@ -109,6 +109,14 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
     ties.push_back(std::move(tie));
   }
   return ties;
+}
+
+void untie(const Tie& tie) {
+  for (const Tie::Use& user : tie.users) {
+    at::Tensor weight = user.weight;
+    weight.set_data(tie.owner.weight.detach().clone());
+    Registry::parameters_of(*user.module).insert(user.key, weight);
+  }
 }
 
 void relink(const Tie& tie) {
@@ -130,17 +138,20 @@ void forget_user_grads(const Tie& tie) {
 
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
   std::map<const c10::TensorImpl*, std::string> seen;
+  const auto check = [&](std::size_t layer, const std::string& key, const at::Tensor& tensor, const char* remedy) {
+    if (!tensor.defined()) return;
+    const std::string name = layer_names[layer] + "." + key;
+    const auto [found, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), name);
+    if (is_new || found->second.substr(0, found->second.find('.')) == layer_names[layer]) return;
+    throw InvalidArgument(
+        fmt::format("\"{}\" and \"{}\" are the same tensor, which two stages would change at once; build two layers{}",
+                    found->second, name, remedy));
+  };
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    for (const auto& parameter : layers[layer].module->named_parameters()) {
-      const std::string name = layer_names[layer] + "." + parameter.key();
-      const auto [found, is_new] = seen.emplace(parameter.value().unsafeGetTensorImpl(), name);
-      if (is_new || found->second.substr(0, found->second.find('.')) == layer_names[layer]) continue;
-      throw InvalidArgument(
-          fmt::format("\"{}\" and \"{}\" are the same parameter, but two stages would change its gradient at once; "
-                      "build two layers "
-                      "and call LayerChain::tie(\"{}\", \"{}\")",
-                      found->second, name, found->second, name));
+    for (const auto& item : layers[layer].module->named_parameters()) {
+      check(layer, item.key(), item.value(), " and tie them with LayerChain::tie");
     }
+    for (const auto& item : layers[layer].module->named_buffers()) check(layer, item.key(), item.value(), "");
   }
 }
 

@@ -28,6 +28,8 @@ struct Tie {
   struct Use {
     int layer = 0;
     at::Tensor weight;
+    std::shared_ptr<torch::nn::Module> module;  // that has it
+    std::string key;                            // in the module
   };
   Use owner;
   std::vector<Use> users;  // in the order of the layers
@@ -37,6 +39,9 @@ struct Tie {
 // name that no layer has, parameters of different shapes or types, and a parameter tied to itself or to two owners.
 std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
                            const std::vector<Layer>& layers);
+
+// Makes the users parameters of their modules again, with memory of their own.
+void untie(const Tie& tie);
 
 // Points the users' memory at their owner's again, where a cast or a load has given the owner other memory.
 void relink(const Tie& tie);
@@ -55,7 +60,7 @@ struct OwnedTie {
   std::vector<Part> parts;  // in the order of the layers
 };
 
-// Throws InvalidArgument if two layers hold the very same parameter: threads would race for its gradient.
+// Throws InvalidArgument if two layers hold the very same parameter or buffer: threads would race for it.
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers);
 
 }  // namespace gpipe

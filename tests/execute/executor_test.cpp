@@ -194,12 +194,19 @@ TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {
   std::string report;
   WatchdogOptions watchdog;
   watchdog.seconds = 0.5;
+  int calls = 0;
   watchdog.on_stuck = [&](const StuckError& error) {
+    ++calls;
     report = error.what();
-    release.set_value();  // lets the layer return: the error can reach the caller only then
+    // Lets the layer return, after a while: the error can reach the caller only then.
+    std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      release.set_value();
+    }).detach();
   };
   const auto plain = [](const auto& work) { work(); };
   EXPECT_THROW(harness.executor->run(harness.workers, Phase::kAll, plain, watchdog), StuckError);
+  EXPECT_EQ(calls, 1);
   EXPECT_THAT(report, HasSubstr("worker 0 waits for gradient 1 -> 0, to run 0B1"));
   EXPECT_THAT(report, HasSubstr("worker 1 waits for gradient 2 -> 1, to run 1B1"));
   EXPECT_THAT(report, HasSubstr("worker 2 is in 2F1, a stand-in"));

@@ -1,0 +1,30 @@
+// CallerState: what the workers take over from the thread that calls them.
+#pragma once
+
+#include <ATen/ThreadLocalState.h>
+#include <ATen/autocast_mode.h>
+
+#include <cfenv>
+#include <functional>
+
+namespace gpipe {
+
+// Inference mode, autocast, dispatch keys, and the floating-point environment, in which flush-to-zero is. Taken at the
+// forward and kept for the recompute, which has to do the same whatever the caller has switched off since.
+class CallerState {
+ public:
+  explicit CallerState(bool with_grad);
+
+  // Runs `work` in this state. Any thread.
+  void run(const std::function<void()>& work) const;
+
+ private:
+  const bool with_grad_;
+  const at::ThreadLocalState state_;
+  // Not among what ThreadLocalState carries in every libtorch.
+  const at::ScalarType cpu_dtype_ = at::autocast::get_autocast_cpu_dtype();
+  const at::ScalarType gpu_dtype_ = at::autocast::get_autocast_gpu_dtype();
+  std::fenv_t floating_point_{};
+};
+
+}  // namespace gpipe
