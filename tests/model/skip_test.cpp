@@ -5,6 +5,7 @@
 #include <torch/torch.h>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/layer_scope.h"
 
 namespace gpipe {
 namespace {
@@ -154,6 +155,77 @@ TEST(SkipTest, TheGradientsOfAStashedTensorAddUpInTheSameOrderHoweverItIsSplit) 
     gradients.push_back(grads);
     for (std::size_t index = 0; index < grads.size(); ++index) {
       EXPECT_TRUE(torch::equal(grads[index], gradients.front()[index])) << balance.size() << " stages, " << index;
+    }
+  }
+}
+
+// Between two layers of the same skip; throws in the micro-batch it is told to, in the forward, the recompute or the backward.
+enum class Where { kNowhere, kForward, kRecompute, kBackward };
+struct Sabotage {
+  int layer = -1;
+  int micro_batch = -1;
+  Where where = Where::kNowhere;
+};
+
+struct ThrowInBackward : torch::autograd::Function<ThrowInBackward> {
+  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) { return input.clone(); }
+  static Tensors backward(torch::autograd::AutogradContext*, Tensors) { throw std::runtime_error("on purpose"); }
+};
+
+struct SkippingImpl : torch::nn::Module {
+  SkippingImpl(const Sabotage* sabotage, std::string stashes, std::string pops)
+      : sabotage_(sabotage), stashes_(std::move(stashes)), pops_(std::move(pops)) {}
+  at::Tensor forward(const at::Tensor& input) {
+    const LayerRun& run = *LayerScope::current();
+    at::Tensor output = linear(input);
+    if (!pops_.empty()) output = output + pop(pops_);
+    const bool here = run.layer == sabotage_->layer && run.micro_batch == sabotage_->micro_batch;
+    if (here && sabotage_->where == (run.recomputing ? Where::kRecompute : Where::kForward)) {
+      throw std::runtime_error("on purpose");
+    }
+    if (!stashes_.empty()) stash(stashes_, output);
+    return here && sabotage_->where == Where::kBackward ? ThrowInBackward::apply(output) : output;
+  }
+  const Sabotage* sabotage_;
+  std::string stashes_;
+  std::string pops_;
+  torch::nn::Linear linear = register_module("linear", torch::nn::Linear(3, 3));
+};
+TORCH_MODULE(Skipping);
+
+TEST(SkipTest, AThrowInAnyStageThatStashesOrPopsEndsTheStepAndLeavesThePipelineUsable) {
+  Sabotage sabotage;
+  LayerChain chain;
+  chain.add<Skipping>("a", &sabotage, "x", "").add<Skipping>("b", &sabotage, "y", "");
+  chain.add<Skipping>("c", &sabotage, "z", "x").add<Skipping>("d", &sabotage, "", "y");
+  chain.add<Skipping>("e", &sabotage, "", "z");
+  const at::Tensor input = torch::ones({4, 3});
+  for (const std::string schedule : {"gpipe", "1f1b"}) {
+    Pipeline pipeline(chain, PipelineOptions(5)
+                                 .num_micro_batches(4)
+                                 .schedule(schedule)
+                                 .balance({1, 1, 1, 1, 1})
+                                 .recompute(Recompute::kAlways));
+    const at::Tensor expected = pipeline->train_step(input, torch::ones({4}), sum_loss).loss;
+    for (sabotage.layer = 0; sabotage.layer < 5; ++sabotage.layer) {
+      for (sabotage.micro_batch = 0; sabotage.micro_batch < 4; ++sabotage.micro_batch) {
+        for (const Where where : {Where::kForward, Where::kRecompute, Where::kBackward}) {
+          // In 1f1b the last stage runs each backward right after its forward, and has nothing to recompute.
+          if (where == Where::kRecompute && schedule == "1f1b" && sabotage.layer == 4) continue;
+          SCOPED_TRACE(testing::Message() << schedule << " layer " << sabotage.layer << " micro-batch "
+                                          << sabotage.micro_batch << " " << static_cast<int>(where));
+          sabotage.where = where;
+          try {
+            pipeline->train_step(input, torch::ones({4}), sum_loss);
+            ADD_FAILURE() << "nothing was thrown";
+          } catch (const ActionError& error) {
+            EXPECT_EQ(error.action().stage, sabotage.layer);
+            EXPECT_EQ(error.action().micro_batch, sabotage.micro_batch);
+          }
+          sabotage.where = Where::kNowhere;
+          EXPECT_TRUE(torch::equal(pipeline->train_step(input, torch::ones({4}), sum_loss).loss, expected));
+        }
+      }
     }
   }
 }
