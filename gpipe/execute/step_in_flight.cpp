@@ -109,15 +109,18 @@ void StepInFlight::check_batch_is_unchanged() const {
     for (const at::Tensor& tensor : micro_batch.tensors) {
       if (!tensor.defined() || version_of(tensor) == batch_versions_[next++]) continue;
       throw InvalidArgument(
-          "the batch was changed in place between the forward and its backward, which needs it; give each batch memory "
-          "of "
-          "its own");
+          "the batch was changed in place between the forward and its backward, which needs it; use new memory for "
+          "each "
+          "batch");
     }
   }
 }
 
 Timeline StepInFlight::run(Phase phase) {
-  if (phase == Phase::kBackward) check_batch_is_unchanged();
+  if (phase == Phase::kBackward) {
+    check_batch_is_unchanged();
+    return pipeline_.last_timeline_ = run_actions(phase);
+  }
   if (pipeline_.modes_.have_changed()) pipeline_.buffers_ = ChangingBuffers(pipeline_.layers_);
   Tensors buffers = pipeline_.buffers_.snapshot();
   Timeline timeline;
@@ -126,15 +129,12 @@ Timeline StepInFlight::run(Phase phase) {
   } catch (...) {
     pipeline_.buffers_.put_back(buffers);
     for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
-    if (phase != Phase::kBackward && std::exchange(counts_, false)) --pipeline_.step_;
+    if (std::exchange(counts_, false)) --pipeline_.step_;
     throw;
   }
-  if (phase != Phase::kBackward) {
-    for (StepListener* listener : pipeline_.listeners_) listener->end_step();
-  }
+  for (StepListener* listener : pipeline_.listeners_) listener->end_step();
   pipeline_.buffers_.learn(buffers);
-  pipeline_.last_timeline_ = timeline;
-  return timeline;
+  return pipeline_.last_timeline_ = timeline;
 }
 
 Tensors StepInFlight::input_grads() const {
