@@ -22,7 +22,8 @@ struct PartitionedModel {
   const std::vector<SkipProfile>& skips;
   const std::vector<Tie>& ties;
   const std::vector<std::shared_ptr<MemoryAccount>>& accounts;  // of the stages; empty: memory is not measured
-  const std::vector<std::shared_ptr<StageStream>>& streams;     // of the stages; empty: they compute where their inputs are
+  const std::vector<std::shared_ptr<StageStream>>&
+      streams;  // of the stages; empty: they compute where their inputs are
 };
 
 // The skips and ties that go from stage to stage.

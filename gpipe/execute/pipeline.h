@@ -186,9 +186,9 @@ class PipelineImpl : public torch::nn::Module {
   std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
   Profile profile_;
-  std::map<bool, std::vector<SkipProfile>> skips_;     // by whether in training
+  std::map<bool, std::vector<SkipProfile>> skips_;         // by whether in training
   std::map<std::tuple<int, StepMode, bool>, Pool> pools_;  // by micro-batches, mode, in training
-  std::vector<StepListener*> listeners_;               // among the layers' modules
+  std::vector<StepListener*> listeners_;                   // among the layers' modules
   std::int64_t step_ = 0;
   Timeline last_timeline_;
   std::unique_ptr<Workers> workers_;

@@ -46,8 +46,8 @@ class StepInFlight {
   const CallerState caller_;
   StepSettings settings_;
   std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
-  bool counts_ = false;       // took a step number: in training
-  PipelineImpl::Pool* pool_;  // the assembly goes back to
+  bool counts_ = false;                       // took a step number: in training
+  PipelineImpl::Pool* pool_;                  // the assembly goes back to
   std::unique_ptr<Assembly> assembly_;
 };
 

@@ -30,7 +30,8 @@ bool is_on_cpu(const c10::IValue& value) {
 
 void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   const auto& arguments = op.schema().arguments();
-  const bool on_cpu = std::all_of(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end(), is_on_cpu);
+  const bool on_cpu =
+      std::all_of(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end(), is_on_cpu);
   for (std::size_t index = 0; index < arguments.size(); ++index) {
     if (arguments[index].name() != "generator") continue;
     c10::IValue& value = (*stack)[stack->size() - arguments.size() + index];

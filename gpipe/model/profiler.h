@@ -18,10 +18,10 @@ struct ProfilerPosition {
 
 struct ProfilerOptions {
   std::uint64_t seed = 0;
-  bool with_seconds = true;   // false: one forward only, for the skips and the bytes of the outputs
+  bool with_seconds = true;       // false: one forward only, for the skips and the bytes of the outputs
   bool with_activations = false;  // also the bytes that a forward leaves; needs a MemoryAccount, see there
-  int repeats = 3;            // of which the median counts, after one that does not
-  double budget_seconds = 2;  // no further repeat is begun after this
+  int repeats = 3;                // of which the median counts, after one that does not
+  double budget_seconds = 2;      // no further repeat is begun after this
 };
 
 // Runs the layers one after the other, each forward and backward, in this thread, and measures its CPU time. The layers'

@@ -29,7 +29,7 @@ struct MockGuard final : c10::impl::DeviceGuardImplInterface {
   explicit MockGuard(c10::DeviceType) {}
   static c10::Stream& current(c10::DeviceIndex device) {
     thread_local std::vector<c10::Stream> streams = {c10::Stream(c10::Stream::DEFAULT, {kMock, 0}),
-                                               c10::Stream(c10::Stream::DEFAULT, {kMock, 1})};
+                                                     c10::Stream(c10::Stream::DEFAULT, {kMock, 1})};
     return streams[device];
   }
   static c10::DeviceIndex& current_device() {
