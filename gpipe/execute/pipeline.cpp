@@ -137,8 +137,8 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   }
   for (const torch::Device& device : options_.devices()) {
     if (!device.is_cpu() && layers_per_stage_.empty()) {
-      throw InvalidArgument(fmt::format(
-          "balance is needed with the device {}: layers can be profiled on the CPU only, for now", device.str()));
+      throw InvalidArgument(
+          fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
   }
   if (options_.measure_memory()) {
@@ -285,9 +285,9 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
 }
 
 std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
-  const auto known = skips_.find(is_training());
-  const std::vector<SkipProfile> skips = known != skips_.end() ? known->second : std::vector<SkipProfile>();
   if (pool.idle.empty()) {
+    const auto known = skips_.find(is_training());
+    const std::vector<SkipProfile> skips = known != skips_.end() ? known->second : std::vector<SkipProfile>();
     return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, skips, ties_, accounts_, streams_},
                                       pool.schedule);
   }

@@ -1,6 +1,6 @@
 #include "gpipe/model/sandbox.h"
 
-#include <ATen/ATen.h>
+#include <torch/nn/module.h>
 
 namespace gpipe {
 
@@ -14,23 +14,17 @@ std::vector<StepListener*> find_listeners(const std::vector<ChainLayer>& layers)
   return listeners;
 }
 
-Sandbox::Sandbox(const std::vector<ChainLayer>& layers) : listeners_(find_listeners(layers)) {
-  for (const ChainLayer& layer : layers) {
-    for (const at::Tensor& buffer : layer.layer.module->buffers()) {
-      if (buffer.defined()) buffers_.emplace_back(buffer, buffer.detach().clone());
-    }
-  }
-}
+Sandbox::Sandbox(const std::vector<ChainLayer>& layers)
+    : buffers_(layers), copies_(buffers_->snapshot()), listeners_(find_listeners(layers)) {}
 
 void Sandbox::keep() {
-  buffers_.clear();
+  buffers_.reset();
   listeners_.clear();
 }
 
 Sandbox::~Sandbox() {
   for (StepListener* listener : listeners_) listener->abandon_step();
-  const at::NoGradGuard no_grad;
-  for (auto& [buffer, copy] : buffers_) buffer.copy_(copy);
+  if (buffers_) buffers_->put_back(copies_);
 }
 
 }  // namespace gpipe

@@ -1,13 +1,12 @@
 // Sandbox: a model can be run for a trial, and is afterwards as it was.
 #pragma once
 
-#include <torch/nn/module.h>
-
-#include <memory>
-#include <utility>
+#include <optional>
 #include <vector>
 
+#include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
+#include "gpipe/model/micro_batch.h"
 #include "gpipe/model/step_listener.h"
 
 namespace gpipe {
@@ -24,7 +23,8 @@ class Sandbox {
   Sandbox& operator=(const Sandbox&) = delete;
 
  private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;  // and their copies
+  std::optional<ChangingBuffers> buffers_;  // all of them; nothing if they are kept
+  Tensors copies_;
   std::vector<StepListener*> listeners_;
 };
 

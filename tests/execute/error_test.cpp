@@ -160,6 +160,17 @@ TEST(StepError, AThrowInTheLossHasTheCoordinatesOfItsForward) {
   }
 }
 
+// A step that fails at `action` leaves no trace in the one after it.
+void expect_fresh_after_throw(Fixture& run, const Action& action, const Pipeline& fresh, const at::Tensor& expected) {
+  Pipeline pipeline = run.make();
+  run.saboteur.target = action;
+  EXPECT_THROW(run.train(pipeline), ActionError);
+  run.saboteur.target = std::nullopt;
+  clear_gradients(pipeline);
+  expect_same_bits(run.train(pipeline), expected, "loss");
+  expect_same_bits(*pipeline, *fresh);
+}
+
 TEST(StepError, AfterAThrowAnywhereTheNextStepIsThatOfANewPipeline) {
   for (const char* schedule_name : kSchedules) {
     Fixture run(schedule_name);
@@ -168,13 +179,7 @@ TEST(StepError, AfterAThrowAnywhereTheNextStepIsThatOfANewPipeline) {
     for (const auto& actions : run.schedule.workers) {
       for (const Action& action : actions) {
         SCOPED_TRACE(std::string(schedule_name) + " " + to_string(action));
-        Pipeline pipeline = run.make();
-        run.saboteur.target = action;
-        EXPECT_THROW(run.train(pipeline), ActionError);
-        run.saboteur.target = std::nullopt;
-        clear_gradients(pipeline);
-        expect_same_bits(run.train(pipeline), expected, "loss");
-        expect_same_bits(*pipeline, *fresh);
+        expect_fresh_after_throw(run, action, fresh, expected);
       }
     }
   }
@@ -314,13 +319,7 @@ TEST(StepError, AFailedStepDoesNotCount) {
     Fixture run("1f1b", 0.5);
     Pipeline fresh = run.make();
     const at::Tensor expected = run.train(fresh);
-    Pipeline pipeline = run.make();
-    run.saboteur.target = action;
-    EXPECT_THROW(run.train(pipeline), ActionError);
-    run.saboteur.target = std::nullopt;
-    clear_gradients(pipeline);
-    expect_same_bits(run.train(pipeline), expected, "loss");
-    expect_same_bits(*pipeline, *fresh);
+    expect_fresh_after_throw(run, action, fresh, expected);
   }
 }
 
