@@ -3,10 +3,12 @@
 //   overhead_benchmark [turns]       default: 20; about a minute
 //
 // Not on Google Benchmark: each figure is a difference of programs that must run in turns. They are
-//   plain      one thread: per micro-batch, the forward of all layers, the loss, backward()
-//   cut        the same thread and the same operations, with the graph cut where the stages meet: one backward() per stage.
+//   plain      per micro-batch, the forward of all layers, the loss, backward()
+//   cut        the same operations, with the graph cut where the stages meet: one backward() per stage.
 //              What it costs beyond `plain` is libtorch's, and no pipeline can save it
 //   pipeline   train_step with K stages
+// plain and cut run in as many threads at once as the pipeline has cores, each thread on its own model: operations this
+// small take up to half as long again when another core is busy too, and that is the machine's, not the pipeline's.
 // A turn is a few steps in a row, after one that is not counted: a training loop does not find its caches cold either.
 // CPU figures are processor time of all threads: they count what the kernel does to put threads to sleep and wake them, and
 // depend little on what else the machine does. The wall figure depends on that, and on the bubble of the schedule.
@@ -81,6 +83,11 @@ at::Tensor plain_step(const Linears& linears, const std::vector<int>& layers_per
   return total;
 }
 
+struct Batch {
+  at::Tensor input = torch::randn({kRows, kWidth});
+  at::Tensor target = torch::randn({kRows, kWidth});
+};
+
 // Of one step.
 template <typename Step>
 Seconds measure_turn(const Step& step) {
@@ -91,23 +98,38 @@ Seconds measure_turn(const Step& step) {
   return {seconds.wall / kStepsPerTurn, seconds.cpu / kStepsPerTurn};
 }
 
+// Of one step of one thread, when a thread for each of the models runs such steps at the same time.
+Seconds measure_side_by_side(const std::vector<Linears>& models, const std::vector<int>& layers_per_stage) {
+  const std::vector<Batch> batches(models.size());
+  Seconds seconds = measure_turn([&] {
+    std::vector<std::thread> threads;
+    for (std::size_t index = 0; index < models.size(); ++index) {
+      threads.emplace_back(
+          [&, index] { plain_step(models[index], layers_per_stage, batches[index].input, batches[index].target); });
+    }
+    for (std::thread& thread : threads) thread.join();
+  });
+  seconds.cpu /= static_cast<double>(models.size());
+  return seconds;
+}
+
 void run(int num_stages, const std::string& schedule, int turns) {
   Pipeline pipeline = make_pipeline(num_stages, schedule);
-  const Linears linears = linears_of(pipeline);
-  const at::Tensor input = torch::randn({kRows, kWidth});
-  const at::Tensor target = torch::randn({kRows, kWidth});
-  const auto plain = [&] { plain_step(linears, {kNumLayers}, input, target); };
-  const auto cut = [&] { plain_step(linears, pipeline->layers_per_stage(), input, target); };
+  const int cores = std::min<int>(num_stages, std::max(1U, std::thread::hardware_concurrency()));
+  std::vector<Linears> models;
+  for (int core = 0; core < cores; ++core) models.push_back(linears_of(make_pipeline(num_stages, schedule)));
+  const Batch batch;
   const auto pipelined = [&] {
-    pipeline->train_step(
-        input, target, [](const at::Tensor& output, const at::Tensor& wanted) { return at::mse_loss(output, wanted); });
+    pipeline->train_step(batch.input, batch.target, [](const at::Tensor& output, const at::Tensor& wanted) {
+      return at::mse_loss(output, wanted);
+    });
   };
   Samples plain_samples;
   Samples cut_samples;
   Samples pipelined_samples;
   for (int turn = -1; turn < turns; ++turn) {  // the first warms up
-    const Seconds plain_seconds = measure_turn(plain);
-    const Seconds cut_seconds = measure_turn(cut);
+    const Seconds plain_seconds = measure_side_by_side(models, {kNumLayers});
+    const Seconds cut_seconds = measure_side_by_side(models, pipeline->layers_per_stage());
     const Seconds pipelined_seconds = measure_turn(pipelined);
     if (turn < 0) continue;
     plain_samples.add(plain_seconds);
@@ -115,7 +137,6 @@ void run(int num_stages, const std::string& schedule, int turns) {
     pipelined_samples.add(pipelined_seconds);
   }
   const double actions = 2.0 * num_stages * kNumMicroBatches;
-  const auto cores = std::min<double>(num_stages, std::max(1U, std::thread::hardware_concurrency()));
   const double wall = median(pipelined_samples.wall) - median(plain_samples.wall) / cores;
   fmt::print("{:>8} {:>2} {:>7.0f} {:>9.2f} {:>9.2f} {:>9.2f} {:>10.1f} {:>12.1f} {:>14.1f} {:>12.1f}\n", schedule,
              num_stages, actions, 1e3 * median(plain_samples.cpu), 1e3 * median(cut_samples.cpu),
