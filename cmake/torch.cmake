@@ -21,6 +21,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/assembly.cpp
   gpipe/execute/boundary.cpp
   gpipe/execute/caller_state.cpp
+  gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/stage.cpp

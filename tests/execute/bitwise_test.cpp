@@ -206,12 +206,12 @@ TEST_P(BitwiseTest, RandomDelaysChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Models, BitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet"),
                          [](const auto& test) { return test.param; });
 
-class FullBatchTest : public ::testing::TestWithParam<bool> {};
+class FullBatchTest : public ::testing::TestWithParam<TestModel (*)(bool by_sample)> {};
 
 TEST_P(FullBatchTest, WithDropoutBySampleThePipelineTrainsAsTheFullBatchDoes) {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  const TestModel model = GetParam() ? unet(/*by_sample=*/true) : mlp(/*by_sample=*/true);
+  const TestModel model = GetParam()(/*by_sample=*/true);
   const Trained whole = train_plainly(model, 13, 1);
   for (const int num_micro_batches : {1, 4, 13}) {
     const Trained split = train_pipelined(
@@ -222,8 +222,8 @@ TEST_P(FullBatchTest, WithDropoutBySampleThePipelineTrainsAsTheFullBatchDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FullBatchTest, ::testing::Values(false, true),
-                         [](const auto& test) { return test.param ? "unet" : "mlp"; });
+INSTANTIATE_TEST_SUITE_P(Models, FullBatchTest, ::testing::Values(mlp, transformer, unet),
+                         [](const auto& test) { return test.param(true).name; });
 
 }  // namespace
 }  // namespace gpipe::test
