@@ -118,6 +118,10 @@ Vocabulary Vocabulary::train(const std::vector<std::string>& sentences, const Vo
 
 Vocabulary Vocabulary::load(const std::string& path) { return Vocabulary(read_bytes(path), path); }
 
+Vocabulary Vocabulary::from_bytes(std::string bytes, const std::string& origin) {
+  return Vocabulary(std::move(bytes), origin);
+}
+
 void Vocabulary::save(const std::string& path) const { write_atomically(path, model_); }
 
 Vocabulary::Vocabulary(std::string model, const std::string& file)

@@ -42,6 +42,9 @@ class Vocabulary {
   static Vocabulary load(const std::string& path);
   // The file is there whole or not at all. Throws DataError.
   void save(const std::string& path) const;
+  // The bytes of such a file; `origin` is named when they are not.
+  static Vocabulary from_bytes(std::string bytes, const std::string& origin);
+  const std::string& bytes() const { return model_; }
 
   ~Vocabulary();
   Vocabulary(Vocabulary&&) noexcept;
