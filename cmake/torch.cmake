@@ -17,6 +17,8 @@ add_library(gpipe_torch STATIC
   gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
   gpipe/model/tie.cpp
+  gpipe/checkpoint/safetensors.cpp
+  gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/boundary.cpp
@@ -33,4 +35,4 @@ target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
 # One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
 target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
 # The plain target: what Torch's own variable adds leaks absolute paths.
-target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt $<BUILD_INTERFACE:gpipe_warnings>)
+target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:gpipe_warnings>)

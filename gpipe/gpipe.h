@@ -17,6 +17,8 @@
 #include "gpipe/simulate/simulate.h"
 
 #ifdef GPIPE_WITH_TORCH
+#include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"

@@ -99,6 +99,21 @@ void put_forwards_first(Schedule& schedule) {
   }
 }
 
+// "layer1.0.conv1" becomes the child "conv1" of the child "0" of the child "layer1" of `parent`.
+void register_nested(torch::nn::Module& parent, const std::string& name, std::shared_ptr<torch::nn::Module> module) {
+  const std::size_t dot = name.find('.');
+  if (dot == std::string::npos) {
+    parent.register_module(name, std::move(module));
+    return;
+  }
+  const std::string outer = name.substr(0, dot);
+  const auto children = parent.named_children();
+  const auto* existing = children.find(outer);
+  const auto child =
+      existing != nullptr ? *existing : parent.register_module(outer, std::make_shared<torch::nn::Module>());
+  register_nested(*child, name.substr(dot + 1), std::move(module));
+}
+
 // Stage 0 before there are stages.
 int stage_of(int layer, const std::vector<int>& layers_per_stage) {
   int stage = 0;
@@ -154,7 +169,7 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
     layers_.push_back({layer, names.back(), built.back()});
   }
   if (schedule.num_stages > 1) check_not_shared(names, built);
-  for (const ChainLayer& layer : layers_) register_module(layer.name, layer.layer.module);
+  for (const ChainLayer& layer : layers_) register_nested(*this, layer.name, layer.layer.module);
   listeners_ = find_listeners(layers_);
   modes_ = ModuleModes(layers_);
   buffers_ = ChangingBuffers(layers_);

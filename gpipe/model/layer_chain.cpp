@@ -16,6 +16,15 @@ std::uint64_t hash(const std::string& name) {
   return hash;
 }
 
+// Parts are separated by dots.
+bool has_empty_part(const std::string& name) {
+  return name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string::npos;
+}
+
+bool is_inside(const std::string& name, const std::string& outer) {
+  return name.size() > outer.size() && name[outer.size()] == '.' && name.compare(0, outer.size(), outer) == 0;
+}
+
 }  // namespace
 
 LayerChain::LayerChain(const torch::nn::Sequential& model) {
@@ -27,11 +36,15 @@ LayerChain::LayerChain(const torch::nn::Sequential& model) {
 }
 
 LayerChain& LayerChain::add_layer(const std::string& name, std::function<Layer()> build) {
-  if (name.empty() || name.find('.') != std::string::npos) {
-    throw InvalidArgument(fmt::format("\"{}\" cannot be a layer's name; it must not be empty nor hold a dot", name));
+  if (has_empty_part(name)) {
+    throw InvalidArgument(fmt::format("\"{}\" cannot be a layer's name; no part of it may be empty", name));
   }
   for (const Entry& layer : layers_) {
     if (layer.name == name) throw InvalidArgument(fmt::format("there is a layer named \"{}\" already", name));
+    if (is_inside(name, layer.name) || is_inside(layer.name, name)) {
+      throw InvalidArgument(
+          fmt::format("\"{}\" and \"{}\" cannot both be layers: one would be inside the other", layer.name, name));
+    }
   }
   layers_.push_back({name, std::move(build), ""});
   return *this;

@@ -26,8 +26,9 @@ class LayerChain {
   // The layers of a model that is built already, with its names. They stay shared with it.
   LayerChain(const torch::nn::Sequential& model);  // NOLINT(google-explicit-constructor)
 
-  // `Holder` is a module holder such as torch::nn::Linear; its constructor gets `args` when the layer is built. Throws
-  // InvalidArgument if the name is empty, holds a dot or is taken.
+  // `Holder` is a module holder such as torch::nn::Linear; its constructor gets `args` when the layer is built. A name may
+  // have several parts, "layer1.0.conv1": then the layer's parameters are called as if modules were nested that way. Throws
+  // InvalidArgument if a part is empty, or if the name is taken or inside one that is.
   template <typename Holder, typename... Args>
   LayerChain& add(const std::string& name, Args... args) {
     using Module = typename Holder::ContainedType;

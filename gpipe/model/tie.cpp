@@ -29,11 +29,16 @@ struct Found {
 };
 
 Found find(const std::string& name, const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
-  const std::string layer_name = name.substr(0, name.find('.'));
-  const auto found = std::find(layer_names.begin(), layer_names.end(), layer_name);
+  // At most one: no layer is inside another.
+  const auto found = std::find_if(layer_names.begin(), layer_names.end(), [&](const std::string& layer) {
+    return name == layer ||
+           (name.size() > layer.size() && name[layer.size()] == '.' && name.compare(0, layer.size(), layer) == 0);
+  });
   if (found == layer_names.end()) {
-    throw InvalidArgument(fmt::format("\"{}\" is tied, but there is no layer \"{}\"", name, layer_name));
+    throw InvalidArgument(
+        fmt::format("\"{}\" is tied, but there is no layer \"{}\"", name, name.substr(0, name.rfind('.'))));
   }
+  const std::string& layer_name = *found;
   Found result;
   result.layer = static_cast<int>(found - layer_names.begin());
   result.name = name;
@@ -137,15 +142,19 @@ void forget_user_grads(const Tie& tie) {
 }
 
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
-  std::map<const c10::TensorImpl*, std::string> seen;
+  struct Holder {
+    std::size_t layer = 0;
+    std::string name;
+  };
+  std::map<const c10::TensorImpl*, Holder> seen;
   const auto check = [&](std::size_t layer, const std::string& key, const at::Tensor& tensor, const char* remedy) {
     if (!tensor.defined()) return;
     const std::string name = layer_names[layer] + "." + key;
-    const auto [found, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), name);
-    if (is_new || found->second.substr(0, found->second.find('.')) == layer_names[layer]) return;
+    const auto [found, is_new] = seen.emplace(tensor.unsafeGetTensorImpl(), Holder{layer, name});
+    if (is_new || found->second.layer == layer) return;
     throw InvalidArgument(
         fmt::format("\"{}\" and \"{}\" are the same tensor, which two stages would change at once; build two layers{}",
-                    found->second, name, remedy));
+                    found->second.name, name, remedy));
   };
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
     for (const auto& item : layers[layer].module->named_parameters()) {
