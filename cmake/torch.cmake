@@ -11,6 +11,8 @@ add_library(gpipe_torch STATIC
   gpipe/model/layer_scope.cpp
   gpipe/model/memory_account.cpp
   gpipe/model/micro_batch.cpp
+  gpipe/model/no_init_scope.cpp
+  gpipe/model/num_parameters.cpp
   gpipe/model/profiler.cpp
   gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp

@@ -25,5 +25,7 @@
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/memory_account.h"
+#include "gpipe/model/no_init_scope.h"
+#include "gpipe/model/num_parameters.h"
 #include "gpipe/model/skip.h"
 #endif

@@ -8,6 +8,8 @@
 #include <mutex>
 #include <string>
 
+#include "gpipe/model/no_init_scope.h"
+
 namespace gpipe {
 namespace {
 
@@ -18,7 +20,7 @@ namespace {
 // no kernels in libtorch and stands above autograd. For it we register a kernel for every operation that takes a generator;
 // it puts this thread's stream where the argument is missing and passes the call on to the keys below. For all other
 // operations the key falls through. The key is switched on, for this thread, by a LayerScope.
-constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
+using detail::kHookKey;
 
 thread_local LayerScope* innermost = nullptr;
 
@@ -29,6 +31,7 @@ bool is_on_cpu(const c10::IValue& value) {
 }
 
 void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+  if (detail::leave_unfilled(op, stack)) return;
   const auto& arguments = op.schema().arguments();
   const bool on_cpu =
       std::all_of(stack->end() - static_cast<std::ptrdiff_t>(arguments.size()), stack->end(), is_on_cpu);
@@ -37,7 +40,7 @@ void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
     c10::IValue& value = (*stack)[stack->size() - arguments.size() + index];
     if (on_cpu && value.isNone() && LayerScope::current() != nullptr) value = c10::IValue(LayerScope::stream());
   }
-  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey), stack);
+  op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kHookKey), stack);
 }
 
 bool takes_a_generator(const c10::FunctionSchema& schema) {
@@ -49,9 +52,9 @@ bool takes_a_generator(const c10::FunctionSchema& schema) {
 
 // Registered once, and for good: the libraries are never destroyed, because other threads may still be dispatching at exit.
 void register_kernels() {
-  static auto* fallback = new torch::Library(torch::Library::IMPL, "_", kKey, __FILE__, __LINE__);
+  static auto* fallback = new torch::Library(torch::Library::IMPL, "_", kHookKey, __FILE__, __LINE__);
   fallback->fallback(torch::CppFunction::makeFallthrough());
-  static auto* kernels = new torch::Library(torch::Library::IMPL, "aten", kKey, __FILE__, __LINE__);
+  static auto* kernels = new torch::Library(torch::Library::IMPL, "aten", kHookKey, __FILE__, __LINE__);
   const std::string prefix = "aten::";
   for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
     if (name.name.compare(0, prefix.size(), prefix) != 0) continue;
@@ -79,16 +82,16 @@ std::uint64_t stream_seed(const LayerRun& run) {
   return seed;
 }
 
-// The key may be switched on only once its kernels are there.
-c10::DispatchKeySet registered_key() {
-  static std::once_flag once;
-  std::call_once(once, register_kernels);
-  return c10::DispatchKeySet(kKey);
-}
-
 }  // namespace
 
-LayerScope::LayerScope(const LayerRun& run) : run_(run), outer_(innermost), guard_(registered_key()) {
+// The key may be switched on only once its kernels are there.
+c10::DispatchKeySet detail::hook_key() {
+  static std::once_flag once;
+  std::call_once(once, register_kernels);
+  return c10::DispatchKeySet(kHookKey);
+}
+
+LayerScope::LayerScope(const LayerRun& run) : run_(run), outer_(innermost), guard_(detail::hook_key()) {
   innermost = this;
 }
 

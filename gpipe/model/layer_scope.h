@@ -46,6 +46,14 @@ class LayerScope {
   c10::impl::IncludeDispatchKeyGuard guard_;
 };
 
+namespace detail {
+
+// The dispatch key under which libtorch's operations are hooked, see Note [Random streams]; with its kernels registered.
+constexpr c10::DispatchKey kHookKey = c10::DispatchKey::DeferredInit;
+c10::DispatchKeySet hook_key();
+
+}  // namespace detail
+
 // True inside a layer's forward that is run again in the backward pass.
 bool is_recomputing();
 
