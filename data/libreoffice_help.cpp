@@ -5,9 +5,9 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
-#include <iterator>
 #include <optional>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include "data/atomic_file.h"
@@ -77,9 +77,8 @@ void read_pages(const Pages& pages, const std::string& language, const HelpOptio
   }
 }
 
-// Page and id to text. The first of several paragraphs with one id counts.
+// The first of several paragraphs with one id counts.
 using TextOfId = std::unordered_map<std::string, std::string>;
-using English = std::unordered_map<std::string, TextOfId>;
 
 TextOfId text_of_id(std::vector<Paragraph> paragraphs) {
   TextOfId texts;
@@ -87,17 +86,68 @@ TextOfId text_of_id(std::vector<Paragraph> paragraphs) {
   return texts;
 }
 
-void join_page(const std::vector<Paragraph>& page, TextOfId english, const std::string& language,
-               std::vector<SentencePair>& pairs) {
-  for (const Paragraph& paragraph : page) {
-    const auto same = english.find(paragraph.id);
-    if (same == english.end()) continue;
-    const std::string target = std::move(same->second);
-    english.erase(same);
-    if (paragraph.text.empty() || target.empty() || paragraph.text == target) continue;
-    pairs.push_back({paragraph.text, target, language});
+// Note [Repeated paragraphs]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~
+// Pages include parts of others: half of the paragraphs of the help are on several pages, and so would be in train and test
+// at once. A text has one split, therefore: that of the pages its English is on, train before test before dev. So it depends
+// on the English alone, no English text is in two splits, in whatever languages; and a pair is taken once.
+class English {
+ public:
+  void add_page(const std::string& name, TextOfId texts) {
+    const Split split = help_split(name);
+    for (const auto& [id, text] : texts) {
+      const auto [known, is_new] = split_of_text_.emplace(text, split);
+      if (!is_new && rank(split) < rank(known->second)) known->second = split;
+    }
+    pages_.emplace(name, std::move(texts));
   }
-}
+  bool empty() const { return pages_.empty(); }
+  // nullptr if there is no such page.
+  const TextOfId* page(const std::string& name) const {
+    const auto found = pages_.find(name);
+    return found == pages_.end() ? nullptr : &found->second;
+  }
+  Split split(const std::string& text) const { return split_of_text_.at(text); }
+
+ private:
+  static int rank(Split split) { return split == Split::kTrain ? 0 : split == Split::kTest ? 1 : 2; }
+
+  std::unordered_map<std::string, TextOfId> pages_;
+  std::unordered_map<std::string, Split> split_of_text_;
+};
+
+// The pairs of one language.
+class Joiner {
+ public:
+  Joiner(const English& english, const std::string& language) : english_(english), language_(language) {}
+
+  void add_page(const std::string& name, std::vector<Paragraph> paragraphs) {
+    const TextOfId* english = english_.page(name);
+    if (english == nullptr) return;
+    for (auto& [id, text] : first_of_each_id(std::move(paragraphs))) {
+      const auto same = english->find(id);
+      if (same == english->end() || text.empty() || same->second.empty() || text == same->second) continue;
+      if (!seen_.insert(text + '\t' + same->second).second) continue;
+      corpus_.split(english_.split(same->second)).push_back({std::move(text), same->second, language_});
+    }
+  }
+  ParallelCorpus take() { return std::move(corpus_); }
+
+ private:
+  static std::vector<Paragraph> first_of_each_id(std::vector<Paragraph> paragraphs) {
+    std::unordered_set<std::string> ids;
+    std::vector<Paragraph> first;
+    for (Paragraph& paragraph : paragraphs) {
+      if (ids.insert(paragraph.id).second) first.push_back(std::move(paragraph));
+    }
+    return first;
+  }
+
+  const English& english_;
+  const std::string& language_;
+  std::unordered_set<std::string> seen_;
+  ParallelCorpus corpus_;
+};
 
 // The folder that is meant by a name. Throws DataError if there is none.
 std::string folder_of(const std::string& dir, const std::string& language, const std::vector<std::string>& known) {
@@ -117,8 +167,12 @@ std::string folder_of(const std::string& dir, const std::string& language, const
   throw DataError(dir, fmt::format("no language '{}' in it", language), command);
 }
 
-void append(std::vector<SentencePair>& pairs, std::vector<SentencePair>& more) {
-  pairs.insert(pairs.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+// Moves the pairs with enough words. White space is normalized: one space between two words.
+void append(std::vector<SentencePair>& pairs, std::vector<SentencePair>& more, std::int64_t min_english_words) {
+  for (SentencePair& pair : more) {
+    const std::int64_t num_words = 1 + std::count(pair.target.begin(), pair.target.end(), ' ');
+    if (num_words >= min_english_words) pairs.push_back(std::move(pair));
+  }
 }
 
 // Makes corpora, or finds them made.
@@ -151,15 +205,13 @@ class Builder {
   ParallelCorpus make(const Pages& pages, const std::string& language) {
     if (english_.empty()) {
       read_pages(english_pages_, kEnglish, options_, [&](const std::string& name, std::vector<Paragraph> page) {
-        english_.emplace(name, text_of_id(std::move(page)));
+        english_.add_page(name, text_of_id(std::move(page)));
       });
     }
-    ParallelCorpus made;
-    read_pages(pages, language, options_, [&](const std::string& name, const std::vector<Paragraph>& page) {
-      const auto english = english_.find(name);
-      if (english != english_.end()) join_page(page, english->second, language, made.split(help_split(name)));
-    });
-    return made;
+    Joiner joiner(english_, language);
+    read_pages(pages, language, options_,
+               [&](const std::string& name, std::vector<Paragraph> page) { joiner.add_page(name, std::move(page)); });
+    return joiner.take();
   }
 
   std::string dir_;
@@ -205,7 +257,13 @@ ParallelCorpus read_libreoffice_help(const std::string& dir, const HelpOptions& 
   ParallelCorpus corpus;
   for (const std::string& folder : folders) {
     ParallelCorpus one = builder.corpus(folder);
-    for (const Split split : {Split::kTrain, Split::kDev, Split::kTest}) append(corpus.split(split), one.split(split));
+    for (const Split split : {Split::kTrain, Split::kDev, Split::kTest}) {
+      append(corpus.split(split), one.split(split), options.min_english_words);
+    }
+  }
+  if (corpus.num_pairs() == 0) {
+    throw DataError(dir, fmt::format("no pair has {} English words or more", options.min_english_words),
+                    "use a smaller number");
   }
   return corpus;
 }

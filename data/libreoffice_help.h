@@ -21,6 +21,8 @@ struct HelpProgress {
 struct HelpOptions {
   // As their folders are called, in either case: "de", "pt-BR". None: all that are there.
   std::vector<std::string> languages;
+  // Pairs with fewer words in English are left out: names of buttons and the like. 1: none.
+  std::int64_t min_english_words = 3;
   // Where the pairs of a language are kept once they are made, in a file such as de.tsv; a file that was made of other pages
   // is made again. Empty: nowhere.
   std::string cache_dir;
@@ -36,7 +38,8 @@ std::vector<std::string> help_languages(const std::string& dir);
 Split help_split(std::string_view page);
 
 // The pairs of all languages, in the order of the languages, the pages and the paragraphs. Without those that are empty or
-// the same in both languages, which is to say not translated. Throws DataError.
+// the same in both languages, which is to say not translated. A pair that is on several pages is taken once; a text that is
+// on a train page is in train only, so dev and test have no English text that was trained on. Throws DataError.
 ParallelCorpus read_libreoffice_help(const std::string& dir, const HelpOptions& options);
 
 }  // namespace gpipe::data

@@ -50,10 +50,12 @@ std::string to_tsv(const ParallelCorpus& corpus, std::string_view origin) {
   std::string text = fmt::format("{}{}\t{}\n", kTitle, corpus.num_pairs(), origin);
   for (const Split split : {Split::kTrain, Split::kDev, Split::kTest}) {
     for (const SentencePair& pair : corpus.split(split)) {
-      for (const std::string* field : {&to_string(split), &pair.language, &pair.source, &pair.target}) {
+      text += to_string(split);
+      for (const std::string* field : {&pair.language, &pair.source, &pair.target}) {
+        text += '\t';
         text += *field;
-        text += field == &pair.target ? '\n' : '\t';
       }
+      text += '\n';
     }
   }
   return text;

@@ -3,16 +3,15 @@
 namespace gpipe::data {
 namespace {
 
-const std::string kNames[] = {"train", "dev", "test"};
 constexpr Split kSplits[] = {Split::kTrain, Split::kDev, Split::kTest};
 
 }  // namespace
 
-const std::string& to_string(Split split) { return kNames[static_cast<int>(split)]; }
+const char* to_string(Split split) { return split == Split::kTrain ? "train" : split == Split::kDev ? "dev" : "test"; }
 
 std::optional<Split> split_from_name(std::string_view name) {
   for (const Split split : kSplits) {
-    if (to_string(split) == name) return split;
+    if (name == to_string(split)) return split;
   }
   return std::nullopt;
 }

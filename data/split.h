@@ -2,7 +2,6 @@
 #pragma once
 
 #include <optional>
-#include <string>
 #include <string_view>
 
 namespace gpipe::data {
@@ -10,7 +9,7 @@ namespace gpipe::data {
 enum class Split { kTrain, kDev, kTest };
 
 // "train", "dev", "test".
-const std::string& to_string(Split split);
+const char* to_string(Split split);
 std::optional<Split> split_from_name(std::string_view name);
 
 }  // namespace gpipe::data

@@ -11,6 +11,7 @@
 #include "data/atomic_file.h"
 #include "data/data_error.h"
 #include "data/gzip.h"
+#include "data/random.h"
 #include "data/utf8.h"
 #include "gpipe/error.h"
 
@@ -24,29 +25,39 @@ constexpr const char* kName = "vocabulary";
 // What SentencePiece asks for sentences.
 class Sentences : public sentencepiece::SentenceIterator {
  public:
-  explicit Sentences(const std::function<bool(std::string&)>& next) : next_(next) { advance(); }
+  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) {}
 
-  bool done() const override { return is_done_; }
-  void Next() override { advance(); }
-  const std::string& value() const override { return sentence_; }
+  bool done() const override { return at_ == sentences_.size(); }
+  void Next() override { ++at_; }
+  const std::string& value() const override { return sentences_[at_]; }
   sentencepiece::util::Status status() const override { return {}; }
 
-  std::int64_t num_sentences() const { return num_sentences_; }
-
  private:
-  void advance() {
-    do {
-      is_done_ = !next_(sentence_);
-      if (!is_done_) sentence_ = normalized_space(repaired_utf8(sentence_));
-    } while (!is_done_ && sentence_.empty());
-    if (!is_done_) ++num_sentences_;
-  }
-
-  const std::function<bool(std::string&)>& next_;
-  std::string sentence_;
-  bool is_done_ = false;
-  std::int64_t num_sentences_ = 0;
+  const std::vector<std::string>& sentences_;
+  std::size_t at_ = 0;
 };
+
+// Up to `max_sentences` (0: all) of the sentences that have text, each as likely as the others. SentencePiece could sample
+// by itself, but it does so with a seed of its own that nobody can set.
+std::vector<std::string> sampled(const std::function<bool(std::string&)>& next_sentence,
+                                 const VocabularyOptions& options) {
+  const auto max_sentences = static_cast<std::size_t>(options.max_sentences);
+  Random random({options.seed});
+  std::vector<std::string> sample;
+  std::uint64_t num_seen = 0;
+  std::string sentence;
+  while (next_sentence(sentence)) {
+    std::string text = normalized_space(repaired_utf8(sentence));
+    if (text.empty()) continue;
+    ++num_seen;
+    if (max_sentences == 0 || sample.size() < max_sentences) {
+      sample.push_back(std::move(text));
+    } else if (const std::uint64_t place = random.below(num_seen); place < max_sentences) {
+      sample[place] = std::move(text);
+    }
+  }
+  return sample;
+}
 
 void check_options(const VocabularyOptions& options) {
   const std::int64_t least =
@@ -75,8 +86,7 @@ std::unordered_map<std::string, std::string> trainer_arguments(const VocabularyO
       {"vocab_size", std::to_string(options.size)},
       {"character_coverage", fmt::format("{}", options.character_coverage)},
       {"byte_fallback", options.byte_fallback ? "true" : "false"},
-      {"input_sentence_size", std::to_string(options.max_sentences)},
-      {"shuffle_input_sentence", "true"},
+      {"shuffle_input_sentence", "false"},
       {"user_defined_symbols", fmt::format("{}", fmt::join(options.symbols, ","))},
       {"num_threads", "1"},
       {"pad_id", std::to_string(Vocabulary::kPad)},
@@ -91,17 +101,16 @@ std::unordered_map<std::string, std::string> trainer_arguments(const VocabularyO
 
 Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sentence, const VocabularyOptions& options) {
   check_options(options);
-  Sentences sentences(next_sentence);
-  if (sentences.done()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
-  sentencepiece::SetRandomGeneratorSeed(options.seed);
+  const std::vector<std::string> sample = sampled(next_sentence, options);
+  if (sample.empty()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
+  Sentences sentences(sample);
   std::string model;
   const sentencepiece::util::Status status =
       sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), &sentences, &model);
   if (!status.ok()) {
-    throw DataError(
-        kName,
-        fmt::format("{} sentences do not give {} ids: {}", sentences.num_sentences(), options.size, status.message()),
-        "use a smaller vocabulary or more text");
+    throw DataError(kName,
+                    fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, status.message()),
+                    "use a smaller vocabulary or more text");
   }
   return Vocabulary(std::move(model), kName);
 }

@@ -20,7 +20,7 @@ struct VocabularyOptions {
   bool byte_fallback = true;            // 256 of the ids stand for bytes, so that no text is unknown
   std::int64_t max_sentences = 500000;  // a random sample of so many is trained on; 0: all
   std::vector<std::string> symbols;     // pieces that are never split, such as "<2en>"; no comma or white space in them
-  std::uint32_t seed = 1;
+  std::uint64_t seed = 1;               // of the sample
 };
 
 // Thread-safe once it is made.
@@ -33,7 +33,7 @@ class Vocabulary {
   static constexpr std::int32_t kEnd = 3;
 
   // Trains a unigram model on what `next_sentence` gives, until it returns false. A function of the sentences and the
-  // options: it uses one thread. Sentences without text are passed over. Sets SentencePiece's seed, so one training at a time.
+  // options: it uses one thread. Sentences without text are passed over. One training at a time.
   // Throws DataError if there is no text, or not enough for so many ids; InvalidArgument on options outside their domain.
   static Vocabulary train(const std::function<bool(std::string&)>& next_sentence, const VocabularyOptions& options);
   static Vocabulary train(const std::vector<std::string>& sentences, const VocabularyOptions& options);

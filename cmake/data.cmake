@@ -10,23 +10,23 @@ if(NOT SENTENCEPIECE_INCLUDE_DIR OR NOT SENTENCEPIECE_LIBRARY OR NOT SENTENCEPIE
 endif()
 
 add_library(gpipe_data STATIC
-  atomic_file.cpp
-  augment.cpp
-  batches.cpp
-  cifar10.cpp
-  data_dir.cpp
-  data_error.cpp
-  gzip.cpp
-  html_paragraphs.cpp
-  idx.cpp
-  image_set.cpp
-  libreoffice_help.cpp
-  order.cpp
-  parallel_corpus.cpp
-  split.cpp
-  text.cpp
-  utf8.cpp
-  vocabulary.cpp
+  data/atomic_file.cpp
+  data/augment.cpp
+  data/batches.cpp
+  data/cifar10.cpp
+  data/data_dir.cpp
+  data/data_error.cpp
+  data/gzip.cpp
+  data/html_paragraphs.cpp
+  data/idx.cpp
+  data/image_set.cpp
+  data/libreoffice_help.cpp
+  data/order.cpp
+  data/parallel_corpus.cpp
+  data/split.cpp
+  data/text.cpp
+  data/utf8.cpp
+  data/vocabulary.cpp
 )
 set_target_properties(gpipe_data PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 target_include_directories(gpipe_data SYSTEM PRIVATE ${SENTENCEPIECE_INCLUDE_DIR})
