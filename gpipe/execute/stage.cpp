@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/given.h"
 #include "gpipe/model/layer_scope.h"
 
 namespace gpipe {
@@ -19,28 +20,6 @@ const ChainLayer& loss_layer() {
   static const ChainLayer layer;
   return layer;
 }
-
-// The first tensor a layer gets, by type and shape: cheap to note, and mostly what is wrong when the layer throws.
-class Given {
- public:
-  explicit Given(const Tensors& tensors) {
-    if (tensors.empty() || !tensors.front().defined()) return;
-    type_ = tensors.front().scalar_type();
-    sizes_ = c10::SmallVector<std::int64_t, 5>(tensors.front().sizes().begin(), tensors.front().sizes().end());
-  }
-  // "Double [2, 4], with Float parameters"
-  std::string describe(const torch::nn::Module& module) const {
-    if (!type_) return "";
-    std::string text = fmt::format("{} [{}]", c10::toString(*type_), fmt::join(sizes_, ", "));
-    const Tensors parameters = module.parameters();
-    if (!parameters.empty()) text += fmt::format(", with {} parameters", c10::toString(parameters[0].scalar_type()));
-    return text;
-  }
-
- private:
-  c10::optional<at::ScalarType> type_;
-  c10::SmallVector<std::int64_t, 5> sizes_;
-};
 
 std::vector<bool> flags(const Tensors& tensors) {
   std::vector<bool> requires_grad;
@@ -127,7 +106,7 @@ std::string Stage::where() const {
 
 std::string Stage::failed_at() const {
   const std::string layer = where();
-  return layer.empty() || given_.empty() ? layer : layer + " on " + given_;
+  return layer.empty() ? layer : layer + given_;
 }
 
 void Stage::follow_caller() const {
