@@ -28,7 +28,7 @@ struct Candidate {
 class Search {
  public:
   Search(std::int64_t source, std::int64_t max_length, const BeamSearchOptions& options)
-      : source_(source), max_length_(max_length), options_(options), alive_{{{options.begin_token}, 0, source}} {}
+      : source_(source), max_length_(max_length), options_(&options), alive_{{{options.begin_token}, 0, source}} {}
 
   std::int64_t source() const { return source_; }
   // Of the first of those alive in the call before.
@@ -41,11 +41,11 @@ class Search {
     std::vector<Hypothesis> next;
     std::int64_t rank = 0;
     for (const Candidate& candidate : candidates) {
-      const bool ends = candidate.token == options_.end_token;
+      const bool ends = candidate.token == options_->end_token;
       // An end counts only among the best, so that a beam of 1 is the greedy choice.
-      if (ends && rank < options_.beam_size) finish(alive_[candidate.parent].tokens, candidate.log_prob);
+      if (ends && rank < options_->beam_size) finish(alive_[candidate.parent].tokens, candidate.log_prob);
       ++rank;
-      if (ends || static_cast<std::int64_t>(next.size()) == options_.beam_size) continue;
+      if (ends || static_cast<std::int64_t>(next.size()) == options_->beam_size) continue;
       next.push_back({alive_[candidate.parent].tokens, candidate.log_prob,
                       first_row_ + static_cast<std::int64_t>(candidate.parent)});
       next.back().tokens.push_back(candidate.token);
@@ -55,12 +55,12 @@ class Search {
       for (const Hypothesis& hypothesis : alive_) finish(hypothesis.tokens, hypothesis.log_prob);
       alive_.clear();
     }
-    if (num_finished_ >= options_.beam_size || cannot_improve()) alive_.clear();
+    if (num_finished_ >= options_->beam_size || cannot_improve()) alive_.clear();
   }
 
  private:
   double score(double log_prob, std::size_t length) const {
-    return log_prob / std::pow((5.0 + static_cast<double>(length)) / 6.0, options_.length_penalty);
+    return log_prob / std::pow((5.0 + static_cast<double>(length)) / 6.0, options_->length_penalty);
   }
 
   void finish(const std::vector<std::int64_t>& tokens, double log_prob) {
@@ -79,7 +79,7 @@ class Search {
 
   std::int64_t source_;
   std::int64_t max_length_;
-  const BeamSearchOptions& options_;
+  const BeamSearchOptions* options_;
   std::int64_t first_row_ = 0;
   std::vector<Hypothesis> alive_;  // best first, all of the same length
   std::int64_t num_finished_ = 0;
