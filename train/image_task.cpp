@@ -94,7 +94,7 @@ PipelineImpl::Loss ImageTask::loss(std::int64_t num_items) const {
   };
 }
 
-std::vector<Measure> ImageTask::evaluate(const Pipeline& pipeline, bool /*is_last*/) {
+std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/) {
   const at::Tensor pixels = copy_of(test_.pixels).view({test_.num, test_.channels, test_.height, test_.width});
   const at::Tensor labels = copy_of(test_.labels).to(at::kLong);
   std::int64_t num_right = 0;

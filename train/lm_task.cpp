@@ -93,7 +93,7 @@ PipelineImpl::Loss LmTask::loss(std::int64_t num_items) const {
   return token_loss(num_items, {options_.label_smoothing, kNoPadding});
 }
 
-std::vector<Measure> LmTask::evaluate(const Pipeline& pipeline, bool /*is_last*/) {
+std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/) {
   double sum = 0;
   for (std::int64_t begin = 0; begin < dev_.size(0); begin += options_.batch_size) {
     const at::Tensor rows = dev_.slice(0, begin, std::min(begin + options_.batch_size, dev_.size(0)));

@@ -38,7 +38,7 @@ class LmTask : public Task {
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   TensorBatch next_batch() override;
   PipelineImpl::Loss loss(std::int64_t num_items) const override;
-  std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 

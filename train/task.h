@@ -46,7 +46,7 @@ class Task {
   virtual PipelineImpl::Loss loss(std::int64_t num_items) const = 0;
 
   // The last evaluation of a run may take longer. REQUIRES: the pipeline is in evaluation, without gradients.
-  virtual std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) = 0;
+  virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) = 0;
 
   // What another command needs to use the weights: goes into their file.
   virtual std::map<std::string, std::string> metadata() const = 0;

@@ -87,8 +87,8 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
     chosen = [options] {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
-      ImageTask task(options->task, /*only_test=*/false);
-      return train(options->run, task);
+      ImageTask image(options->task, /*only_test=*/false);
+      return train(options->run, image);
     };
   });
 }
@@ -138,8 +138,8 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
     chosen = [options] {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
-      LmTask task(options->task, std::nullopt);
-      return train(options->run, task);
+      LmTask lm(options->task, std::nullopt);
+      return train(options->run, lm);
     };
   });
 }
@@ -212,8 +212,8 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
       options->task.size_multiple = options->run.num_micro_batches;
-      TranslateTask task(options->task, std::nullopt);
-      return train(options->run, task);
+      TranslateTask translation(options->task, std::nullopt);
+      return train(options->run, translation);
     };
   });
 }

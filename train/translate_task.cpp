@@ -135,7 +135,7 @@ PipelineImpl::Loss TranslateTask::loss(std::int64_t num_items) const {
   return token_loss(num_items, {options_.label_smoothing, Vocabulary::kPad});
 }
 
-double TranslateTask::dev_loss(const Pipeline& pipeline) const {
+double TranslateTask::dev_loss(Pipeline& pipeline) const {
   constexpr std::int64_t kBatch = 64;
   double sum = 0;
   std::int64_t num_tokens = 0;
@@ -151,7 +151,7 @@ double TranslateTask::dev_loss(const Pipeline& pipeline) const {
   return sum / static_cast<double>(num_tokens);
 }
 
-void TranslateTask::add_bleu(const Pipeline& pipeline, std::vector<Measure>& measures) const {
+void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures) const {
   TranslatorOptions decoding;
   decoding.beam_size = options_.beam_size;
   decoding.max_length = options_.max_length;
@@ -181,7 +181,7 @@ void TranslateTask::add_bleu(const Pipeline& pipeline, std::vector<Measure>& mea
   add("all", by_language["all"]);
 }
 
-std::vector<Measure> TranslateTask::evaluate(const Pipeline& pipeline, bool is_last) {
+std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last) {
   const double loss = dev_loss(pipeline);
   std::vector<Measure> measures = {{"dev_loss", loss, fmt::format("{:.4f}", loss)},
                                    {"dev_perplexity", std::exp(loss), fmt::format("{:.2f}", std::exp(loss))}};

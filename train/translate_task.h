@@ -42,7 +42,7 @@ class TranslateTask : public Task {
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   TensorBatch next_batch() override;
   PipelineImpl::Loss loss(std::int64_t num_items) const override;
-  std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 
@@ -54,8 +54,8 @@ class TranslateTask : public Task {
 
   std::vector<TokenPair> encode(const std::vector<data::SentencePair>& pairs) const;
   TensorBatch to_batch(const std::vector<TokenPair>& pairs, const std::vector<std::int64_t>& samples) const;
-  double dev_loss(const Pipeline& pipeline) const;
-  void add_bleu(const Pipeline& pipeline, std::vector<Measure>& measures) const;
+  double dev_loss(Pipeline& pipeline) const;
+  void add_bleu(Pipeline& pipeline, std::vector<Measure>& measures) const;
 
   TranslateTaskOptions options_;
   std::optional<data::Vocabulary> vocabulary_;

@@ -116,6 +116,16 @@ TEST(TensorBoard, EventsAreTheseBytes) {
                                                           26));
 }
 
+// Frames of the same events in files that TensorFlow's own readers take.
+TEST(TensorBoard, RecordsHaveTheChecksumsOfTensorFlow) {
+  const std::string first = tfrecord(file_version_event(256.5));
+  EXPECT_EQ(first.substr(0, 12), std::string("\x18\0\0\0\0\0\0\0\xa3\x7f\x4b\x22", 12));
+  EXPECT_EQ(first.substr(first.size() - 4), "\xbc\x98\x21\x2b");
+  const std::string scalar = tfrecord(scalar_event("v/1", 1.5, 1, 256.5));
+  EXPECT_EQ(scalar.substr(0, 12), std::string("\x19\0\0\0\0\0\0\0\x8b\xf1\x08\x28", 12));
+  EXPECT_EQ(scalar.substr(scalar.size() - 4), "\x2c\xec\xc0\x87");
+}
+
 TEST(TensorBoard, WhatIsWrittenIsReadBack) {
   const ScratchFolder folder;
   std::string path;
