@@ -228,6 +228,10 @@ TranslationDecoder::TranslationDecoder(const torch::nn::Module& model)
 void TranslationDecoder::State::select(const at::Tensor& rows) {
   source_bias = source_bias.index_select(0, rows);
   for (KeyValues& layer : sources) layer = layer.select(rows);
+  select_targets(rows);
+}
+
+void TranslationDecoder::State::select_targets(const at::Tensor& rows) {
   for (KeyValues& layer : targets) layer = layer.select(rows);
 }
 
