@@ -10,7 +10,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -30,7 +30,7 @@ demo: build/build.ninja ## build the command and take a tour of the schedules
 bench: build ## build and run the benchmarks
 	@cmake --build build --target bench
 
-sanitize: build/sanitize/build.ninja ## run the core's tests with the address and undefined-behaviour sanitizers
+sanitize: build/sanitize/build.ninja ## run the tests without torch with the address and undefined-behaviour sanitizers
 	@cmake --build build/sanitize --parallel $(JOBS)
 	@ASAN_OPTIONS=detect_stack_use_after_return=1:strict_string_checks=1 UBSAN_OPTIONS=print_stacktrace=1 \
 	  $(CTEST) --test-dir build/sanitize
@@ -39,9 +39,9 @@ sanitize-torch: build/sanitize-torch/build.ninja ## run the pipeline's tests wit
 	@cmake --build build/sanitize-torch --parallel $(JOBS) --target torch_tests
 	@ASAN_OPTIONS=detect_stack_use_after_return=1 timeout 900 build/sanitize-torch/bin/torch_tests --gtest_brief=1
 
-tsan: build/tsan/build.ninja ## run the tests of workers, channels and executor with the thread sanitizer
-	@cmake --build build/tsan --parallel $(JOBS) --target executor_tests
-	@TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(CTEST) --test-dir build/tsan -R '^(Executor|Workers|Channel)\.'
+tsan: build/tsan/build.ninja ## run the tests of workers, channels, executor and prefetch with the thread sanitizer
+	@cmake --build build/tsan --parallel $(JOBS) --target executor_tests prefetch_tests
+	@TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1 $(CTEST) --test-dir build/tsan -R '^(Executor|Workers|Channel|Prefetch)\.'
 
 fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60), with clang
 	@cmake --build build/fuzz --parallel $(JOBS) --target parse_fuzzer
@@ -50,7 +50,7 @@ fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60),
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
 
-lint: lint-deps build/build.ninja ## check the format, and the core's and the command's sources with clang-tidy
+lint: lint-deps build/build.ninja ## check the format, and the sources without torch with clang-tidy
 	@cmake --build build --target build.ninja -- --quiet
 	@scripts/lint --jobs $(JOBS)
 
@@ -61,27 +61,27 @@ clean: ## remove everything that was built
 	rm -rf build
 
 # Configured once; after that, building notices by itself when a CMakeLists.txt has changed.
-build/build.ninja: | core-deps torch-deps
+build/build.ninja: | core-deps data-deps torch-deps
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
 
-build/sanitize/build.ninja: | core-deps
+build/sanitize/build.ninja: | core-deps data-deps
 	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
 	  -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
 build/sanitize-torch/build.ninja: | core-deps torch-deps
 	@cmake -S . -B build/sanitize-torch -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-	  -DGPIPE_SANITIZE=address -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+	  -DGPIPE_SANITIZE=address -DGPIPE_BUILD_DATA=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
 build/tsan/build.ninja: | core-deps
 	@cmake -S . -B build/tsan -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
-	  -DGPIPE_SANITIZE=thread -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+	  -DGPIPE_SANITIZE=thread -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_DATA=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
 build/fuzz/build.ninja: | core-deps fuzz-deps
 	@cmake -S . -B build/fuzz -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \
 	  -DCMAKE_CXX_COMPILER=clang++ -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_FUZZERS=ON -DGPIPE_BUILD_TESTS=OFF \
-	  -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
+	  -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_DATA=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
-core-deps torch-deps lint-deps docs-deps fuzz-deps:
+core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps:
 ifneq ($(DEPS),no)
 	@scripts/install-deps $(@:-deps=)
 endif

@@ -35,7 +35,7 @@ std::string read_input_file(const std::string& path) {
   for (std::size_t size; (size = std::fread(block, 1, sizeof block, file.get())) > 0;) {
     if (size > kMostBytes - content.size()) {
       throw UsageError(fmt::format("{} holds more than {}", input_name(path), format_bytes(kMostBytes)),
-                       "no schedule or profile is that large; is it the right file?");
+                       "nothing that gpipe reads is that large; is it the right file?");
     }
     content.append(block, size);
   }

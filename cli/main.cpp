@@ -1,7 +1,8 @@
-// The gpipe command: schedules printed, proven, simulated and planned, without torch.
+// The gpipe command: schedules printed, proven, simulated and planned, translations scored, without torch.
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
+#include "cli/bleu_command.h"
 #include "cli/check_command.h"
 #include "cli/command.h"
 #include "cli/doctor_command.h"
@@ -11,6 +12,7 @@
 #include "cli/schedule_command.h"
 #include "cli/simulate_command.h"
 #include "cli/terminal.h"
+#include "cli/torch_commands.h"
 #include "cli/unknown_argument.h"
 
 namespace {
@@ -24,13 +26,18 @@ void add_commands(CLI::App& app, Run& chosen) {
   add_check_command(app, chosen);
   add_simulate_command(app, chosen);
   add_plan_command(app, chosen);
+  add_bleu_command(app, chosen);
   add_doctor_command(app, chosen);
+  add_torch_commands(app);
   app.set_version_flag("--version", "gpipe " GPIPE_VERSION, "Print the version")->group("Other");
-  set_help(app, {"gpipe COMMAND [options]", "Pipeline-parallel training: schedules, proofs, simulations, plans.", "",
+  set_help(app, {"gpipe COMMAND [options]",
+                 "Pipeline-parallel training: schedules, proofs, simulations, plans, experiments.", "",
                  "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"
                  "  gpipe schedule 1f1b --stages 4 --micro-batches 8 | gpipe check -\n"
                  "  gpipe simulate zb-v --stages 4 --micro-batches 8\n"
                  "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
+                 "  gpipe bleu --reference english.txt output.txt\n"
+                 "  gpipe train image --stages 2 --micro-batches 8\n"
                  "\n"
                  "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
                  "answer (schedule refused, memory too small, something missing), 2 bad usage\n"
@@ -61,6 +68,7 @@ int main(int argc, char** argv) {
   Run chosen;
   try {
     add_commands(app, chosen);
+    hand_over_torch_command(argc, argv);
     parse(app, argc, argv);
     refuse_unknown_arguments(app);
     if (!chosen) {

@@ -1,4 +1,6 @@
 # gpipe::gpipe: everything that touches a tensor.
+# Targets for the whole build: a project that adds this folder links against them, too.
+set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
 
@@ -6,6 +8,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
+  gpipe/model/given.cpp
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_scope.cpp
@@ -23,6 +26,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/assembly.cpp
   gpipe/execute/boundary.cpp
   gpipe/execute/caller_state.cpp
+  gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/stage.cpp

@@ -17,6 +17,8 @@
 #include "gpipe/simulate/simulate.h"
 
 #ifdef GPIPE_WITH_TORCH
+#include <torch/torch.h>
+
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/pipeline.h"

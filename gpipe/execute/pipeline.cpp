@@ -51,8 +51,10 @@ Schedule schedule_for(const PipelineOptions& options, int num_micro_batches) {
                                       options.num_stages()));
   }
   if (schedule.num_micro_batches != num_micro_batches) {
-    throw InvalidArgument(fmt::format("the schedule is for {} micro-batches, but the batch makes {}",
-                                      schedule.num_micro_batches, num_micro_batches));
+    throw InvalidArgument(fmt::format(
+        "the schedule is for {} micro-batches, but the batch makes {}; drop or fill up such a batch, or use a "
+        "schedule by name, which is made for every number",
+        schedule.num_micro_batches, num_micro_batches));
   }
   return schedule;
 }
@@ -72,24 +74,34 @@ void check_balance(const std::vector<int>& balance, int num_layers, int num_stag
   }
 }
 
+std::string describe(const Schedule& schedule) {
+  return schedule.name.empty() ? "the custom schedule" : fmt::format("schedule \"{}\"", schedule.name);
+}
+
 void check_executable(const Schedule& schedule) {
   for (const auto& actions : schedule.workers) {
     for (const Action& action : actions) {
       if (action.kind != ActionKind::kInputGrad && action.kind != ActionKind::kWeightGrad) continue;
-      throw InvalidArgument(fmt::format(
-          "schedule \"{}\" splits the backward, which can be proven and simulated, but not executed yet; use gpipe, "
-          "1f1b, interleaved or looped-bfs",
-          schedule.name));
+      throw InvalidArgument(
+          fmt::format("{} splits the backward, which can be proven and simulated, but not executed yet; use gpipe, "
+                      "1f1b, interleaved or looped-bfs",
+                      describe(schedule)));
     }
   }
 }
 
-void drop_backward(Schedule& schedule) {
-  for (auto& actions : schedule.workers) {
-    actions.erase(std::remove_if(actions.begin(), actions.end(),
-                                 [](const Action& action) { return action.kind != ActionKind::kForward; }),
-                  actions.end());
+// The forwards of so many micro-batches, on the same workers: each worker in the order of the micro-batches, and of the
+// stages for each of them.
+Schedule forwards_of(const Schedule& schedule, int num_micro_batches) {
+  Schedule forwards = schedule;
+  forwards.num_micro_batches = num_micro_batches;
+  for (auto& actions : forwards.workers) actions.clear();
+  for (int micro_batch = 0; micro_batch < num_micro_batches; ++micro_batch) {
+    for (int stage = 0; stage < schedule.num_stages; ++stage) {
+      forwards.workers[schedule.worker_of_stage[stage]].push_back({ActionKind::kForward, stage, micro_batch});
+    }
   }
+  return forwards;
 }
 
 void put_forwards_first(Schedule& schedule) {
@@ -140,9 +152,13 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   validate(schedule);
   check_executable(schedule);
+  if (chain.size() == 0) throw InvalidArgument("the model has no layers");
   if (schedule.num_stages > chain.size()) {
+    const int chunks = schedule.num_stages / schedule.num_workers();
     throw InvalidArgument(
-        fmt::format("{} stages for {} layers; give at most one stage a layer", schedule.num_stages, chain.size()));
+        fmt::format("{} stages{} for {} layers; each stage needs a layer: lower num_stages{}", schedule.num_stages,
+                    chunks > 1 ? fmt::format(" ({} workers x {} chunks)", schedule.num_workers(), chunks) : "",
+                    chain.size(), chunks > 1 ? " or chunks_per_worker" : ""));
   }
   if (!options_.balance().empty()) {
     check_balance(options_.balance(), chain.size(), schedule.num_stages);
@@ -208,7 +224,10 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
     } catch (...) {
       const Action action{at.in_backward ? ActionKind::kBackward : ActionKind::kForward,
                           stage_of(at.layer, layers_per_stage_), 0};
-      throw_action_error(worker, action, fmt::format("layer {} ({})", at.layer, layers_[at.layer].name));
+      const ChainLayer& layer = layers_[at.layer];
+      throw_action_error(worker, action,
+                         fmt::format("layer {} ({}){}, in a trial run before the first step", at.layer, layer.name,
+                                     at.given.describe(*layer.layer.module)));
     }
   };
   workers_->run(run, [] {});
@@ -273,14 +292,11 @@ std::vector<StageMemory> PipelineImpl::memory() const {
 }
 
 Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const {
+  if (mode == StepMode::kForwardOnly)
+    return forwards_of(schedule_for(options_, options_.num_micro_batches()), num_micro_batches);
   Schedule schedule = schedule_for(options_, num_micro_batches);
-  if (mode == StepMode::kForwardOnly) {
-    drop_backward(schedule);
-    return schedule;
-  }
   if (!schedule.has_backward()) {
-    throw InvalidArgument(
-        fmt::format("schedule \"{}\" has no backward; call forward without gradient instead", schedule.name));
+    throw InvalidArgument(fmt::format("{} has no backward; call forward without gradient instead", describe(schedule)));
   }
   if (mode == StepMode::kApart) put_forwards_first(schedule);
   if (options_.custom_schedule() && options_.recompute() == Recompute::kNever && is_training()) return schedule;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <vector>
 
 #include "gpipe/execute/assembly.h"
@@ -130,10 +131,11 @@ class PipelineImpl : public torch::nn::Module {
   StepResult train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss);
 
   // For a loss that is called with one output and one target, such as torch::nn::CrossEntropyLoss().
-  template <typename SimpleLoss>
+  template <typename SimpleLoss,
+            typename = std::enable_if_t<std::is_invocable_v<SimpleLoss&, const at::Tensor&, const at::Tensor&>>>
   StepResult train_step(const at::Tensor& input, const at::Tensor& target, SimpleLoss loss) {
     return train_step(Tensors{input}, Tensors{target}, [&](const Tensors& outputs, const Tensors& targets) {
-      return LossValue(loss(outputs.front(), targets.front()));
+      return LossValue(loss(only(outputs), targets.front()));
     });
   }
 
@@ -156,6 +158,9 @@ class PipelineImpl : public torch::nn::Module {
   // Bytes now, and the most since the last step began; see PipelineOptions::measure_memory.
   std::vector<StageMemory> memory() const;
   const PipelineOptions& options() const { return options_; }
+  // Steps in training so far: a part of what random streams are a function of. Who goes on with a training sets it.
+  std::int64_t step() const { return step_; }
+  void set_step(std::int64_t step) { step_ = step; }
 
  private:
   friend class StepInFlight;
@@ -166,6 +171,8 @@ class PipelineImpl : public torch::nn::Module {
     std::vector<std::unique_ptr<Assembly>> idle;
   };
 
+  // Throws InvalidArgument if there are several.
+  static const at::Tensor& only(const Tensors& outputs);
   // Runs the layers one after the other on the first worker; throws as a step does.
   Profile look_at_layers(const MicroBatch& sample, bool with_seconds);
   void trace_skips(const MicroBatch& sample);

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/given.h"
 #include "gpipe/model/layer_scope.h"
 
 namespace gpipe {
@@ -20,39 +21,11 @@ const ChainLayer& loss_layer() {
   return layer;
 }
 
-// The first tensor a layer gets, by type and shape: cheap to note, and mostly what is wrong when the layer throws.
-class Given {
- public:
-  explicit Given(const Tensors& tensors) {
-    if (tensors.empty() || !tensors.front().defined()) return;
-    type_ = tensors.front().scalar_type();
-    sizes_ = c10::SmallVector<std::int64_t, 5>(tensors.front().sizes().begin(), tensors.front().sizes().end());
-  }
-  // "Double [2, 4], with Float parameters"
-  std::string describe(const torch::nn::Module& module) const {
-    if (!type_) return "";
-    std::string text = fmt::format("{} [{}]", c10::toString(*type_), fmt::join(sizes_, ", "));
-    const Tensors parameters = module.parameters();
-    if (!parameters.empty()) text += fmt::format(", with {} parameters", c10::toString(parameters[0].scalar_type()));
-    return text;
-  }
-
- private:
-  c10::optional<at::ScalarType> type_;
-  c10::SmallVector<std::int64_t, 5> sizes_;
-};
-
 std::vector<bool> flags(const Tensors& tensors) {
   std::vector<bool> requires_grad;
   requires_grad.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) requires_grad.push_back(tensor.defined() && tensor.requires_grad());
   return requires_grad;
-}
-
-std::vector<std::int64_t> versions_of(const Tensors& tensors) {
-  std::vector<std::int64_t> versions;
-  for (const at::Tensor& tensor : tensors) versions.push_back(tensor.defined() ? version_of(tensor) : 0);
-  return versions;
 }
 
 // The slices of a batch count their changes together; then a first layer that works in place seems to change what the graphs
@@ -105,8 +78,7 @@ void Stage::begin_step(const StepSettings& settings) {
   settings_ = &settings;
   if (modes_.have_changed()) {
     buffers_ = ChangingBuffers(parts_.layers);
-    knows_overwritten_ = false;
-    overwritten_.clear();
+    keeper_.forget();
   }
   const std::size_t count = settings.micro_batches.size();
   kept_.resize(count);
@@ -134,7 +106,7 @@ std::string Stage::where() const {
 
 std::string Stage::failed_at() const {
   const std::string layer = where();
-  return layer.empty() || given_.empty() ? layer : layer + " on " + given_;
+  return layer.empty() ? layer : layer + given_;
 }
 
 void Stage::follow_caller() const {
@@ -274,46 +246,6 @@ Stage::Exits Stage::run(int micro_batch, const Entries& entries, bool recomputin
   return exits;
 }
 
-// Note [Inputs changed in place]
-// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A recompute needs the stage's inputs as they were, but a stage that begins with, say, ReLU(inplace) changes them. Which
-// ones it changes is learnt from its very first forward, which works with copies at hand; from then on only those are
-// copied. Forwards that are not recomputed change their inputs as they would in a plain model.
-Tensors Stage::backup(const Entries& entries) const {
-  Tensors copies(entries.tensors.size());
-  for (std::size_t index = 0; index < copies.size(); ++index) {
-    const at::Tensor& tensor = entries.tensors[index];
-    const std::size_t first = first_same(entries.tensors, index);
-    if (first < index) {
-      copies[index] = copies[first];
-      continue;
-    }
-    if (tensor.defined() && (!knows_overwritten_ || (index < overwritten_.size() && overwritten_[index]))) {
-      copies[index] = tensor.detach().clone();
-    }
-  }
-  return copies;
-}
-
-void Stage::learn_overwritten(Entries& entries, Tensors copies, const std::vector<std::int64_t>& versions) {
-  overwritten_.resize(entries.tensors.size());
-  for (std::size_t index = 0; index < copies.size(); ++index) {
-    at::Tensor& tensor = entries.tensors[index];
-    if (!tensor.defined() || version_of(tensor) == versions[index]) continue;
-    if (!copies[index].defined()) {
-      throw InvalidArgument(fmt::format(
-          "a layer of stage {} changed input {} in place, which it did not in the first batch; its recompute "
-          "would be wrong: change it always or never",
-          parts_.index, index));
-    }
-    overwritten_[index] = true;
-    tensor = copies[index];
-    if (index >= entries.num_inputs) entries.versions[index - entries.num_inputs] = version_of(tensor);
-  }
-  knows_overwritten_ = true;
-  entries.kept_versions = versions_of(entries.tensors);
-}
-
 void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad) {
   results_[micro_batch] = detached(tensors);
   result_requires_grad_.resize(tensors.size());
@@ -357,42 +289,32 @@ void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Pac
   }
   // With a graph, though it is dropped at once: it tells which outputs need a gradient, and the recompute will need the same
   // memory.
-  Tensors copies = backup(entries);
-  const std::vector<std::int64_t> versions = versions_of(entries.tensors);
+  InputKeeper::Before before = keeper_.copy(entries.tensors);
   kept.buffers = buffers_.snapshot();
   Entries entering = entries;
   entering.tensors = detached(entries.tensors);  // the entries themselves stay outside of the graph
   Boundary::enter(entering.tensors, entering.requires_grad);
   send(micro_batch, run(micro_batch, entering, false), outputs);
   buffers_.learn(kept.buffers);
-  learn_overwritten(entries, std::move(copies), versions);
-  kept.entries = std::move(entries);
-}
-
-// What a stage keeps for its recompute may be in the hands of later stages, too: a layer can pass its input on.
-void Stage::check_kept(const Entries& entries) const {
-  for (std::size_t index = 0; index < entries.tensors.size(); ++index) {
-    const at::Tensor& tensor = entries.tensors[index];
-    const bool is_own_copy = overwritten_[index];
-    if (!tensor.defined() || is_own_copy || version_of(tensor) == entries.kept_versions[index]) continue;
-    throw InvalidArgument(
-        fmt::format("a later stage changed input {} of stage {} in place, which passes it on and needs it for its "
-                    "recompute; clone() it in the layer that passes it on",
-                    index, parts_.index));
+  const std::vector<bool> changed = keeper_.put_back(entries.tensors, std::move(before));
+  for (std::size_t index = entries.num_inputs; index < changed.size(); ++index) {
+    if (changed[index]) entries.versions[index - entries.num_inputs] = version_of(entries.tensors[index]);
   }
+  kept.versions = versions_of(entries.tensors);
+  kept.entries = std::move(entries);
 }
 
 void Stage::recompute(int micro_batch) {
   const AtHome home(parts_);
   Kept& kept = kept_[micro_batch];
   const Entries entries = std::move(kept.entries);
-  check_kept(entries);
+  keeper_.check_unchanged(entries.tensors, kept.versions);
   const ChangingBuffers::Rewind rewind(buffers_, kept.buffers);
   Entries entering = entries;
   entering.tensors = detached(entries.tensors);
   kept.boundary = Boundary::enter(entering.tensors, entering.requires_grad);
   kept.roots = Roots(run(micro_batch, entering, true).tensors);
-  check_kept(entries);
+  keeper_.check_unchanged(entries.tensors, kept.versions);
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {

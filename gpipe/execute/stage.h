@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/execute/boundary.h"
+#include "gpipe/execute/kept_inputs.h"
 #include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
@@ -71,7 +72,8 @@ class Stage {
  public:
   using Message = Packet;
 
-  explicit Stage(StageParts parts) : parts_(std::move(parts)), modes_(parts_.layers), buffers_(parts_.layers) {}
+  explicit Stage(StageParts parts)
+      : parts_(std::move(parts)), modes_(parts_.layers), keeper_(parts_.index), buffers_(parts_.layers) {}
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
@@ -112,7 +114,6 @@ class Stage {
     std::vector<bool> requires_grad;
     std::vector<std::int64_t> versions;  // of the stashed ones
     std::size_t num_inputs = 0;
-    std::vector<std::int64_t> kept_versions;  // of all, when the forward had ended
   };
   // What leaves it: its outputs or its loss, then what it stashes for later stages.
   struct Exits {
@@ -122,7 +123,8 @@ class Stage {
   };
   // What is kept of a micro-batch.
   struct Kept {
-    Entries entries;  // with the buffers, if they are needed for a recompute
+    Entries entries;  // these three if they are needed for a recompute
+    std::vector<std::int64_t> versions;
     Tensors buffers;
     std::shared_ptr<Boundary> boundary;
     Roots roots;
@@ -130,7 +132,6 @@ class Stage {
 
   bool is_first() const { return parts_.index == 0; }
   bool has_loss() const { return parts_.is_last && settings_->loss; }
-  void check_kept(const Entries& entries) const;
   void receive(Packet& packet, int micro_batch) const;
   void bring_here(Tensors& tensors) const;
   Packet packet(int micro_batch, Tensors tensors) const;
@@ -139,8 +140,6 @@ class Stage {
   void run_layers(int micro_batch, Tensors& tensors, bool recomputing);
   void send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs);
   void keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad);
-  Tensors backup(const Entries& entries) const;
-  void learn_overwritten(Entries& entries, Tensors copies, const std::vector<std::int64_t>& versions);
 
   const StageParts parts_;
   const StepSettings* settings_ = nullptr;
@@ -148,8 +147,7 @@ class Stage {
   std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
   ModuleModes modes_;
-  bool knows_overwritten_ = false;
-  std::vector<bool> overwritten_;  // entries the layers change in place, learnt from the first forward of all
+  InputKeeper keeper_;
   ChangingBuffers buffers_;
   std::map<int, Tensors> tied_grads_;  // by the stage they came from
   std::vector<Tensors> results_;

@@ -107,8 +107,8 @@ class WeighedLoss {
     }
     if (!loss.requires_grad()) {
       throw InvalidArgument(
-          "the loss needs no gradient: nothing it was computed from does, or it was detached; there is nothing to "
-          "train");
+          "the loss needs no gradient: nothing it was computed from does, it was detached, or InferenceMode is on; "
+          "there is nothing to train");
     }
     if (!options_.check_loss()) return;
     const double value = loss.item<double>();
@@ -135,10 +135,18 @@ void rethrow_if_non_finite(const ActionError& error) {
 
 }  // namespace
 
+const at::Tensor& PipelineImpl::only(const Tensors& outputs) {
+  if (outputs.size() == 1) return outputs.front();
+  throw InvalidArgument(fmt::format(
+      "the model has {} outputs, but the loss takes one; give inputs and targets as std::vector, and a loss of "
+      "(outputs, targets)",
+      outputs.size()));
+}
+
 StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss) {
   std::vector<MicroBatch> micro_batches =
       split_batch(inputs, options_.num_micro_batches(), options_.replicated_inputs());
-  const std::vector<MicroBatch> target_batches = split_batch(targets, options_.num_micro_batches());
+  const std::vector<MicroBatch> target_batches = split_batch(targets, options_.num_micro_batches(), {}, "targets");
   if (num_samples(micro_batches) != num_samples(target_batches)) {
     throw InvalidArgument(fmt::format("the inputs have {} rows, but the targets have {}", num_samples(micro_batches),
                                       num_samples(target_batches)));

@@ -11,34 +11,40 @@
 namespace gpipe {
 namespace {
 
+// Inputs may be replicated, targets may not.
+const char* remedy(const std::string& what) {
+  return what == "batch" ? "name it in replicated_inputs" : "let the loss function have it";
+}
+
 // The number of rows all tensors that are split have in common.
-std::int64_t num_rows(const Tensors& batch, const std::set<std::size_t>& whole) {
+std::int64_t num_rows(const Tensors& batch, const std::set<std::size_t>& whole, const std::string& what) {
   std::int64_t rows = -1;
   std::size_t first = 0;
   for (std::size_t index = 0; index < batch.size(); ++index) {
     if (!batch[index].defined() || whole.count(index)) continue;
     if (batch[index].dim() == 0) {
-      throw InvalidArgument(fmt::format(
-          "tensor {} of the batch is a scalar, which cannot be split into micro-batches; replicate it instead", index));
+      throw InvalidArgument(fmt::format("tensor {} of the {} is a scalar, which cannot be split into micro-batches; {}",
+                                        index, what, remedy(what)));
     }
     const std::int64_t size = batch[index].size(0);
     if (rows < 0) {
       rows = size;
       first = index;
     } else if (size != rows) {
-      throw InvalidArgument(fmt::format(
-          "tensor {} of the batch has {} rows, but tensor {} has {}; give both the same number, or replicate one",
-          first, rows, index, size));
+      throw InvalidArgument(
+          fmt::format("tensor {} of the {} has {} rows, but tensor {} has {}; give both the same number, or {}", first,
+                      what, rows, index, size, remedy(what)));
     }
   }
-  if (rows < 0) throw InvalidArgument("the batch has no tensor that could be split into micro-batches");
-  if (rows == 0) throw InvalidArgument("the batch has 0 rows; there is nothing to train on");
+  if (rows < 0) throw InvalidArgument(fmt::format("the {} has no tensor that could be split into micro-batches", what));
+  if (rows == 0) throw InvalidArgument(fmt::format("the {} has 0 rows; there is nothing to run", what));
   return rows;
 }
 
 }  // namespace
 
-std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches, const std::vector<int>& replicated) {
+std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches, const std::vector<int>& replicated,
+                                    const std::string& what) {
   if (num_micro_batches < 1) {
     throw InvalidArgument(fmt::format("the number of micro-batches is {}; it must be at least 1", num_micro_batches));
   }
@@ -50,7 +56,7 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
     }
     whole.insert(static_cast<std::size_t>(index));
   }
-  const std::int64_t rows = num_rows(batch, whole);
+  const std::int64_t rows = num_rows(batch, whole, what);
   const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
   std::vector<MicroBatch> micro_batches(count);
   std::int64_t first = 0;

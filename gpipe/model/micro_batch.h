@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <string>
 #include <vector>
 
 namespace gpipe {
@@ -22,8 +23,8 @@ struct MicroBatch {
 // every micro-batch; so do undefined ones. Slices share memory with the batch.
 //
 // Throws InvalidArgument if no tensor is to be split, if the tensors have different numbers of rows (naming both), or if
-// there is no row at all.
+// there is no row at all; it calls the batch `what`.
 std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
-                                    const std::vector<int>& replicated = {});
+                                    const std::vector<int>& replicated = {}, const std::string& what = "batch");
 
 }  // namespace gpipe

@@ -186,7 +186,7 @@ class Pass {
 
  private:
   Tensors run_layer(int index, Tensors tensors, Seconds& seconds, LayerProfile& profile) {
-    position_ = {index, false};
+    position_ = {index, false, Given(tensors)};
     const ChainLayer& layer = layers_[index];
     LayerRun run;
     run.seed = options_.seed;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "gpipe/model/given.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"
@@ -14,6 +15,7 @@ namespace gpipe {
 struct ProfilerPosition {
   int layer = 0;
   bool in_backward = false;
+  Given given;  // to the layer
 };
 
 struct ProfilerOptions {

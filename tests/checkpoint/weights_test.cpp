@@ -55,6 +55,31 @@ TEST_F(WeightsTest, GoFromOneSplitToAnother) {
   EXPECT_TRUE(torch::equal(trained->forward(input), other->forward(input)));
 }
 
+TEST_F(WeightsTest, WithTheStepATrainingGoesOnExactly) {
+  const auto make = [](int num_stages) {
+    return Pipeline(LayerChain()
+                        .add<torch::nn::Linear>("first", 4, 8)
+                        .add<torch::nn::Dropout>("dropout", 0.5)
+                        .add<torch::nn::Linear>("second", 8, 4),
+                    PipelineOptions(num_stages).num_micro_batches(2));
+  };
+  const at::Tensor input = torch::randn({4, 4});
+  const auto step = [&](Pipeline& pipeline) {
+    torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
+    optimizer.zero_grad();
+    const at::Tensor loss = pipeline->train_step(input, input, torch::nn::MSELoss()).loss;
+    optimizer.step();
+    return loss;
+  };
+  Pipeline whole = make(1);
+  for (int count = 0; count < 3; ++count) step(whole);
+  save_weights(path_, *whole);
+  Pipeline resumed = make(2);
+  load_weights(path_, *resumed);
+  resumed->set_step(whole->step());
+  EXPECT_TRUE(torch::equal(step(resumed), step(whole)));
+}
+
 TEST_F(WeightsTest, OfAnotherModelAreRefusedAndNothingIsChanged) {
   const Pipeline trained = make_pipeline(1, 1);
   Pipeline other = make_pipeline(1, 2, 5);

@@ -1,5 +1,6 @@
 # Configures, builds and runs the consumer in MODE add_subdirectory or find_package, inside WORK_DIR.
-# With COMPONENTS torch, the consumer trains.
+# With COMPONENTS torch, the consumer trains; in MODE add_subdirectory it is only configured then, since building the library
+# again takes minutes.
 # Expects MODE, WORK_DIR, GPIPE_SOURCE_DIR, GPIPE_BINARY_DIR, GENERATOR, CXX_COMPILER, BUILD_TYPE; LAUNCHER and COMPONENTS may be empty.
 cmake_minimum_required(VERSION 3.22)
 
@@ -40,7 +41,7 @@ endfunction()
 
 file(REMOVE_RECURSE ${WORK_DIR})
 if(MODE STREQUAL "add_subdirectory")
-  set(where -DGPIPE_SOURCE_DIR=${GPIPE_SOURCE_DIR})
+  set(where -DGPIPE_SOURCE_DIR=${GPIPE_SOURCE_DIR} -DGPIPE_COMPONENTS=${COMPONENTS})
 else()
   run(${CMAKE_COMMAND} --install ${GPIPE_BINARY_DIR} --prefix ${WORK_DIR}/installed)
   check_installed(${WORK_DIR}/installed)
@@ -52,6 +53,9 @@ endif()
 
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G ${GENERATOR} ${where}
   -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+if(MODE STREQUAL "add_subdirectory" AND COMPONENTS STREQUAL "torch")
+  return()
+endif()
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 
 execute_process(COMMAND ${WORK_DIR}/build/consumer OUTPUT_VARIABLE output RESULT_VARIABLE result)

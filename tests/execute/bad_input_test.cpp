@@ -8,6 +8,7 @@
 #include <tuple>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/action_error.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/schedule/generators.h"
@@ -124,6 +125,42 @@ TEST(BadInput, ARefusedPipelineLeavesItsModelAsItWas) {
     expect_same_bits(*model, *copy);
   }
   EXPECT_NO_THROW(Pipeline(LayerChain(model), PipelineOptions(3)));
+}
+
+TEST(BadInput, AScalarAmongTheTargetsIsCalledATarget) {
+  Fixture fixture;
+  EXPECT_THAT(fixture.message([&] {
+    fixture.pipeline->train_step(Tensors{fixture.input}, Tensors{torch::ones({})}, cross_entropy);
+  }),
+              HasSubstr("tensor 0 of the targets is a scalar"));
+}
+
+struct TwinsImpl : torch::nn::Module {
+  Tensors forward(const at::Tensor& input) { return {linear(input), input}; }
+  Linear linear = register_module("linear", Linear(4, 4));
+};
+TORCH_MODULE(Twins);
+
+TEST(BadInput, AModelOfTwoOutputsWithALossOfOne) {
+  Pipeline pipeline(LayerChain().add<Twins>("twins"), PipelineOptions(1));
+  const auto step = [&] { pipeline->train_step(torch::ones({4, 4}), torch::ones({4, 4}), torch::nn::MSELoss()); };
+  EXPECT_THAT(step,
+              ::testing::ThrowsMessage<ActionError>(HasSubstr("the model has 2 outputs, but the loss takes one")));
+}
+
+TEST(BadInput, MoreStagesThanLayersBecauseOfChunks) {
+  const auto make = [] { Pipeline(make_chain(), PipelineOptions(3).schedule("interleaved")); };
+  EXPECT_THAT(make, ::testing::ThrowsMessage<InvalidArgument>(
+                        HasSubstr("6 stages (3 workers x 2 chunks) for 4 layers; each stage needs a layer")));
+}
+
+TEST(BadInput, InTheTrialRunIsDescribedAsInAStep) {
+  Pipeline pipeline(make_chain(), PipelineOptions(2).num_micro_batches(2));
+  const auto step = [&] {
+    pipeline->train_step(Tensors{torch::ones({4, 9})}, Tensors{torch::ones({4})}, cross_entropy);
+  };
+  EXPECT_THAT(step, ::testing::ThrowsMessage<ActionError>(
+                        HasSubstr("layer 0 (entry) on Float [2, 9], with Float parameters, in a trial run")));
 }
 
 TEST(BadInput, AModelWithoutLayers) { EXPECT_THROW(Pipeline(LayerChain(), PipelineOptions(1)), InvalidArgument); }

@@ -206,24 +206,27 @@ TEST_P(BitwiseTest, RandomDelaysChangeNothing) {
 INSTANTIATE_TEST_SUITE_P(Models, BitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet"),
                          [](const auto& test) { return test.param; });
 
-class FullBatchTest : public ::testing::TestWithParam<bool> {};
+class FullBatchTest : public ::testing::TestWithParam<TestModel (*)(bool by_sample)> {};
 
 TEST_P(FullBatchTest, WithDropoutBySampleThePipelineTrainsAsTheFullBatchDoes) {
   at::set_num_threads(1);
   torch::manual_seed(1);
-  const TestModel model = GetParam() ? unet(/*by_sample=*/true) : mlp(/*by_sample=*/true);
+  const TestModel model = GetParam()(/*by_sample=*/true);
   const Trained whole = train_plainly(model, 13, 1);
   for (const int num_micro_batches : {1, 4, 13}) {
     const Trained split = train_pipelined(
         model, 13, PipelineOptions(3).num_micro_batches(num_micro_batches).recompute(Recompute::kAlways));
     for (const auto& [name, tensor] : whole.tensors) {
-      EXPECT_LT((split.tensors.at(name) - tensor).abs().max().item<double>(), 1e-5) << name;
+      at::Tensor difference = (split.tensors.at(name) - tensor).abs();
+      // The attention does not depend on the bias of its keys, the middle third: its gradient is rounding, which Adam blows up.
+      if (name.find("in_proj_bias") != std::string::npos) difference.chunk(3)[1].zero_();
+      EXPECT_LT(difference.max().item<double>(), 1e-5) << name;
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FullBatchTest, ::testing::Values(false, true),
-                         [](const auto& test) { return test.param ? "unet" : "mlp"; });
+INSTANTIATE_TEST_SUITE_P(Models, FullBatchTest, ::testing::Values(mlp, transformer, unet),
+                         [](const auto& test) { return test.param(true).name; });
 
 }  // namespace
 }  // namespace gpipe::test

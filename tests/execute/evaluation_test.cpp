@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/schedule/generators.h"
 #include "tests/execute/plain_chain.h"
 
 namespace gpipe {
@@ -175,6 +176,20 @@ TEST(Evaluation, TheFlushingOfDenormalNumbersReachesEveryStageAndLeavesItAgain) 
   ASSERT_EQ(expected.max().item<float>(), 0) << "this processor cannot flush";
   EXPECT_EQ(flushed.max().item<float>(), 0);
   EXPECT_GT(pipeline->forward(input).max().item<float>(), 0);
+}
+
+TEST(Evaluation, AScheduleOfOnesOwnEvaluatesBatchesOfAnySize) {
+  torch::manual_seed(2);
+  torch::nn::Sequential model(Linear(4, 4), torch::nn::Tanh(), Linear(4, 4), Linear(4, 4));
+  for (const Schedule& schedule : {schedules::one_f_one_b(2, 4), schedules::interleaved(2, 4, 2)}) {
+    Pipeline pipeline(model, PipelineOptions(2).custom_schedule(schedule));
+    pipeline->eval();
+    const torch::NoGradGuard no_grad;
+    for (const int rows : {1, 3, 4, 9}) {
+      const at::Tensor input = torch::randn({rows, 4});
+      EXPECT_TRUE(torch::allclose(pipeline->forward(input), model->forward(input)));
+    }
+  }
 }
 
 }  // namespace

@@ -111,7 +111,9 @@ inline TestModel cnn() {
   return model;
 }
 
-inline TestModel transformer() {
+// With `by_sample`, dropout stands between the blocks: inside the attention, the samples are no longer the first dimension.
+inline TestModel transformer(bool by_sample = false) {
+  const double p = by_sample ? 0 : 0.1;
   TestModel model{"transformer",
                   {},
                   torch::randint(11, {16, 5}, torch::kLong),
@@ -119,8 +121,9 @@ inline TestModel transformer() {
                   token_cross_entropy};
   model.chain.add<torch::nn::Embedding>("embedding", 11, 8);
   for (int block = 0; block < 7; ++block) {
-    model.chain.add<AttentionBlock>("attention" + std::to_string(block), 8, 2, 0.1);
-    model.chain.add<FeedForwardBlock>("feed_forward" + std::to_string(block), 8, 0.1);
+    model.chain.add<AttentionBlock>("attention" + std::to_string(block), 8, 2, p);
+    model.chain.add<FeedForwardBlock>("feed_forward" + std::to_string(block), 8, p);
+    if (by_sample) model.chain.add<nn::Dropout>("drop" + std::to_string(block), 0.1);
   }
   model.chain.add<torch::nn::Linear>("head", 8, 11);
   return model;

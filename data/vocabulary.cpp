@@ -1,0 +1,177 @@
+#include "data/vocabulary.h"
+
+#include <fmt/format.h>
+#include <sentencepiece_processor.h>
+#include <sentencepiece_trainer.h>
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "data/atomic_file.h"
+#include "data/data_error.h"
+#include "data/gzip.h"
+#include "data/random.h"
+#include "data/utf8.h"
+#include "gpipe/error.h"
+
+namespace gpipe::data {
+namespace {
+
+constexpr std::int64_t kNumSpecial = 4;
+constexpr std::int64_t kNumBytes = 256;
+constexpr const char* kName = "vocabulary";
+
+// What SentencePiece asks for sentences.
+class Sentences : public sentencepiece::SentenceIterator {
+ public:
+  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) {}
+
+  bool done() const override { return at_ == sentences_.size(); }
+  void Next() override { ++at_; }
+  const std::string& value() const override { return sentences_[at_]; }
+  sentencepiece::util::Status status() const override { return {}; }
+
+ private:
+  const std::vector<std::string>& sentences_;
+  std::size_t at_ = 0;
+};
+
+// Up to `max_sentences` (0: all) of the sentences that have text, each as likely as the others. SentencePiece could sample
+// by itself, but it does so with a seed of its own that nobody can set.
+std::vector<std::string> sampled(const std::function<bool(std::string&)>& next_sentence,
+                                 const VocabularyOptions& options) {
+  const auto max_sentences = static_cast<std::size_t>(options.max_sentences);
+  Random random({options.seed});
+  std::vector<std::string> sample;
+  std::uint64_t num_seen = 0;
+  std::string sentence;
+  while (next_sentence(sentence)) {
+    std::string text = normalized_space(repaired_utf8(sentence));
+    if (text.empty()) continue;
+    ++num_seen;
+    if (max_sentences == 0 || sample.size() < max_sentences) {
+      sample.push_back(std::move(text));
+    } else if (const std::uint64_t place = random.below(num_seen); place < max_sentences) {
+      sample[place] = std::move(text);
+    }
+  }
+  return sample;
+}
+
+void check_options(const VocabularyOptions& options) {
+  const std::int64_t least =
+      kNumSpecial + (options.byte_fallback ? kNumBytes : 0) + static_cast<std::int64_t>(options.symbols.size());
+  if (options.size <= least || options.size > INT32_MAX) {
+    throw InvalidArgument(fmt::format("vocabulary size is {}; expected more than the {} special ids, bytes and symbols",
+                                      options.size, least));
+  }
+  if (!(options.character_coverage > 0.9 && options.character_coverage <= 1)) {
+    throw InvalidArgument(fmt::format("character_coverage is {}; expected more than 0.9 and at most 1, such as 0.9995",
+                                      options.character_coverage));
+  }
+  if (options.max_sentences < 0) {
+    throw InvalidArgument(fmt::format("max_sentences is {}; expected 0 or more", options.max_sentences));
+  }
+  for (const std::string& symbol : options.symbols) {
+    if (symbol.empty() || symbol.find_first_of(", \t\r\n") != std::string::npos) {
+      throw InvalidArgument(fmt::format("symbol '{}' is empty or has a comma or white space in it", symbol));
+    }
+  }
+}
+
+std::unordered_map<std::string, std::string> trainer_arguments(const VocabularyOptions& options) {
+  return {
+      {"model_type", "unigram"},
+      {"vocab_size", std::to_string(options.size)},
+      {"character_coverage", fmt::format("{}", options.character_coverage)},
+      {"byte_fallback", options.byte_fallback ? "true" : "false"},
+      {"shuffle_input_sentence", "false"},
+      {"user_defined_symbols", fmt::format("{}", fmt::join(options.symbols, ","))},
+      {"num_threads", "1"},
+      {"pad_id", std::to_string(Vocabulary::kPad)},
+      {"unk_id", std::to_string(Vocabulary::kUnknown)},
+      {"bos_id", std::to_string(Vocabulary::kBegin)},
+      {"eos_id", std::to_string(Vocabulary::kEnd)},
+      {"minloglevel", "2"},
+  };
+}
+
+}  // namespace
+
+Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sentence, const VocabularyOptions& options) {
+  check_options(options);
+  const std::vector<std::string> sample = sampled(next_sentence, options);
+  if (sample.empty()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
+  Sentences sentences(sample);
+  std::string model;
+  const sentencepiece::util::Status status =
+      sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), &sentences, &model);
+  if (!status.ok()) {
+    throw DataError(kName,
+                    fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, status.message()),
+                    "use a smaller vocabulary or more text");
+  }
+  return Vocabulary(std::move(model), kName);
+}
+
+Vocabulary Vocabulary::train(const std::vector<std::string>& sentences, const VocabularyOptions& options) {
+  std::size_t at = 0;
+  const auto next_sentence = [&](std::string& sentence) {
+    if (at == sentences.size()) return false;
+    sentence = sentences[at++];
+    return true;
+  };
+  return train(next_sentence, options);
+}
+
+Vocabulary Vocabulary::load(const std::string& path) { return Vocabulary(read_bytes(path), path); }
+
+Vocabulary Vocabulary::from_bytes(std::string bytes, const std::string& origin) {
+  return Vocabulary(std::move(bytes), origin);
+}
+
+void Vocabulary::save(const std::string& path) const { write_atomically(path, model_); }
+
+Vocabulary::Vocabulary(std::string model, const std::string& file)
+    : model_(std::move(model)), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
+  const sentencepiece::util::Status status = processor_->LoadFromSerializedProto(model_);
+  if (!status.ok()) {
+    throw DataError(file, "not a SentencePiece model", "name another file, or make the vocabulary again");
+  }
+  if (processor_->pad_id() != kPad || processor_->unk_id() != kUnknown || processor_->bos_id() != kBegin ||
+      processor_->eos_id() != kEnd) {
+    throw DataError(file,
+                    fmt::format("pad, unknown, begin, end are {}, {}, {}, {}; expected 0, 1, 2, 3",
+                                processor_->pad_id(), processor_->unk_id(), processor_->bos_id(), processor_->eos_id()),
+                    "make the vocabulary again");
+  }
+}
+
+Vocabulary::~Vocabulary() = default;
+Vocabulary::Vocabulary(Vocabulary&&) noexcept = default;
+Vocabulary& Vocabulary::operator=(Vocabulary&&) noexcept = default;
+
+std::int64_t Vocabulary::size() const { return processor_->GetPieceSize(); }
+
+std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
+  return processor_->EncodeAsIds({text.data(), text.size()});
+}
+
+std::string Vocabulary::decode(const std::vector<std::int32_t>& ids) const {
+  for (const std::int32_t one : ids) {
+    if (one < 0 || one >= size()) throw InvalidArgument(fmt::format("id {} is not from 0 to {}", one, size() - 1));
+  }
+  return processor_->DecodeIds(ids);
+}
+
+std::int32_t Vocabulary::id(std::string_view piece) const {
+  return processor_->PieceToId({piece.data(), piece.size()});
+}
+
+std::string Vocabulary::piece(std::int32_t id) const {
+  if (id < 0 || id >= size()) throw InvalidArgument(fmt::format("id {} is not from 0 to {}", id, size() - 1));
+  return processor_->IdToPiece(id);
+}
+
+}  // namespace gpipe::data

@@ -1,0 +1,81 @@
+// Where data sets are looked for, and the command that gets a missing one.
+#include "data/data_dir.h"
+
+#include <gmock/gmock.h>
+#include <stdlib.h>
+
+#include <cstdlib>
+#include <optional>
+
+#include "tests/data/files.h"
+
+namespace gpipe::data {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+
+// Sets an environment variable, or unsets it, until the end of the test.
+class Variable {
+ public:
+  Variable(const char* name, const std::optional<std::string>& value) : name_(name) {
+    if (const char* old = std::getenv(name)) old_ = old;
+    set(value);
+  }
+  ~Variable() { set(old_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+  void set(const std::optional<std::string>& value) {
+    if (value) {
+      setenv(name_, value->c_str(), 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
+
+TEST(DataDir, FollowsTheEnvironment) {
+  Variable own("GPIPE_DATA_DIR", "/own");
+  Variable xdg("XDG_DATA_HOME", "/xdg");
+  Variable home("HOME", "/home/somebody");
+  EXPECT_EQ(data_dir(), "/own");
+  own.set("");
+  EXPECT_EQ(data_dir(), "/xdg/gpipe");
+  xdg.set(std::nullopt);
+  EXPECT_EQ(data_dir(), "/home/somebody/.local/share/gpipe");
+  home.set(std::nullopt);
+  EXPECT_THAT(refusal([] { data_dir(); }), HasSubstr("set GPIPE_DATA_DIR"));
+}
+
+TEST(DataDir, FindsADataSet) {
+  const Folder folder;
+  const Variable own("GPIPE_DATA_DIR", folder.path());
+  folder.write("kjv/kjv.txt", "x");
+  EXPECT_EQ(find_data_set("kjv"), folder.path("kjv"));
+}
+
+TEST(DataDir, SaysHowToGetAMissingDataSet) {
+  const Folder folder;
+  const Variable own("GPIPE_DATA_DIR", folder.path());
+  EXPECT_THAT(
+      refusal([] { find_data_set("cifar10"); }),
+      AllOf(HasSubstr("cifar10: not found in " + folder.path("cifar10")), EndsWith("run scripts/get-data cifar10")));
+  EXPECT_THAT(refusal([] { find_data_set("kjv"); }), EndsWith("scripts/get-data kjv"));
+}
+
+TEST(DataDir, KnowsItsDataSets) {
+  try {
+    find_data_set("fashion-minst");
+    ADD_FAILURE() << "not refused";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no data set 'fashion-minst' (did you mean fashion-mnist?)"));
+  }
+}
+
+}  // namespace
+}  // namespace gpipe::data

@@ -1,0 +1,65 @@
+#include "train/metrics_log.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <limits>
+
+#include "gpipe/error.h"
+#include "scratch_folder.h"
+
+namespace gpipe::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+Metrics step(std::int64_t number, double loss) { return {{"step", number}, {"loss", loss}}; }
+
+template <typename Function>
+std::string refusal(Function function) {
+  try {
+    function();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "not refused";
+}
+
+TEST(MetricsLog, WritesOneObjectALineInTheOrderOfItsFields) {
+  const ScratchFolder folder;
+  MetricsLog log(folder.path("log"), false);
+  log.append(step(1, 0.5));
+  EXPECT_EQ(content_of(log.path()), "{\"step\":1,\"loss\":0.5}\n");  // at once
+  log.append({{"split", std::string("test")}, {"accuracy", 0.875}, {"done", true}});
+  EXPECT_EQ(content_of(log.path()),
+            "{\"step\":1,\"loss\":0.5}\n{\"split\":\"test\",\"accuracy\":0.875,\"done\":true}\n");
+}
+
+TEST(MetricsLog, WritesNullForWhatJsonHasNoNumberFor) {
+  EXPECT_EQ(to_json(step(7, std::nan(""))), "{\"step\":7,\"loss\":null}");
+  EXPECT_EQ(to_json(step(7, -std::numeric_limits<double>::infinity())), "{\"step\":7,\"loss\":null}");
+}
+
+TEST(MetricsLog, StaysOneLineAndUtf8WhateverTheText) {
+  const std::string line = to_json({{"text", std::string("a\n\"\xff")}});
+  EXPECT_EQ(line, "{\"text\":\"a\\n\\\"\ufffd\"}");
+}
+
+TEST(MetricsLog, ReplacesAFileOnlyIfToldTo) {
+  const ScratchFolder folder;
+  const std::string path = folder.write("log", "precious");
+  EXPECT_THAT(refusal([&] { MetricsLog(path, false); }), HasSubstr("'" + path + "' already exists"));
+  EXPECT_EQ(content_of(path), "precious");
+  MetricsLog(path, true).append(step(1, 2));
+  EXPECT_EQ(content_of(path), "{\"step\":1,\"loss\":2.0}\n");
+}
+
+TEST(MetricsLog, SaysWhyItCannotWrite) {
+  EXPECT_THAT(refusal([] { MetricsLog("/no/such/folder/log", false); }), HasSubstr("No such file or directory"));
+  MetricsLog full("/dev/full", false);
+  EXPECT_THAT(refusal([&] { full.append(step(1, 2)); }), HasSubstr("No space left on device"));
+}
+
+}  // namespace
+}  // namespace gpipe::train

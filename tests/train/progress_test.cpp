@@ -1,0 +1,145 @@
+#include "train/progress.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+
+namespace gpipe::train {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+
+Progress some_progress() {
+  Progress progress;
+  progress.epoch = 2;
+  progress.epochs = 10;
+  progress.step = 37;
+  progress.steps = 469;
+  progress.loss = 0.43211;
+  progress.items_per_second = 1523.4;
+  progress.eta_seconds = 65;
+  progress.bubble_fraction = 0.1234;
+  progress.learning_rate = 1e-3;
+  progress.peak_bytes = {81 << 20, 64 << 20};
+  return progress;
+}
+
+constexpr const char* kLine =
+    "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  lr 0.001  "
+    "peak 81 MiB, 64 MiB";
+
+// Keeps what was written, a piece each.
+struct Screen {
+  std::vector<std::string> written;
+  int columns = 80;
+
+  ProgressReporter reporter(bool is_terminal) {
+    ProgressStyle style;
+    style.is_terminal = is_terminal;
+    style.columns = [this] { return columns; };
+    return {[this](std::string_view text) { written.emplace_back(text); }, style};
+  }
+};
+
+TEST(ProgressLine, SaysEverythingThatIsKnown) { EXPECT_EQ(progress_line(some_progress(), 200), kLine); }
+
+TEST(ProgressLine, LeavesOutWhatIsUnknown) {
+  Progress progress;
+  EXPECT_EQ(progress_line(progress, 80), "train");
+  progress.step = 3;
+  progress.phase = "validate";
+  progress.unit = "tokens";
+  progress.items_per_second = 1.25;
+  EXPECT_EQ(progress_line(progress, 80), "validate  step 3  1.25 tokens/s");
+}
+
+TEST(ProgressLine, ShowsALossThatIsNoNumber) {
+  Progress progress;
+  progress.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_EQ(progress_line(progress, 80), "train  loss nan");
+}
+
+TEST(ProgressLine, DropsWhatDoesNotFitFromTheEnd) {
+  const std::string whole = kLine;
+  for (std::size_t width = 1; width <= whole.size(); ++width) {
+    const std::string line = progress_line(some_progress(), width);
+    EXPECT_LE(line.size(), width);
+    EXPECT_EQ(whole.rfind(line, 0), 0u) << line;
+  }
+  EXPECT_EQ(progress_line(some_progress(), 40), "train  epoch 2/10  step 37/469");
+  EXPECT_EQ(progress_line(some_progress(), 3), "tra");
+}
+
+TEST(ProgressLine, WritesDurationsAsClocksDo) {
+  EXPECT_EQ(format_duration(0), "0:00");
+  EXPECT_EQ(format_duration(59.6), "1:00");
+  EXPECT_EQ(format_duration(3599), "59:59");
+  EXPECT_EQ(format_duration(7384), "2:03:04");
+  EXPECT_EQ(format_duration(3 * 86400 + 4 * 3600), "3 d 04:00");
+  EXPECT_EQ(format_duration(-5), "0:00");
+  EXPECT_EQ(format_duration(std::numeric_limits<double>::infinity()), "?");
+}
+
+TEST(ProgressReporter, RewritesOneLineOfATerminalAtMostTenTimesASecond) {
+  Screen screen;
+  screen.columns = 32;
+  ProgressReporter reporter = screen.reporter(true);
+  for (int step = 0; step < 100; ++step) reporter.update(some_progress(), 5 + step * 0.01);
+  EXPECT_GE(screen.written.size(), 9u);
+  EXPECT_LE(screen.written.size(), 10u);
+  for (const std::string& text : screen.written) EXPECT_EQ(text, "\r\x1b[Ktrain  epoch 2/10  step 37/469");
+}
+
+TEST(ProgressReporter, FollowsTheWidthOfTheTerminal) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(true);
+  screen.columns = 20;
+  reporter.update(some_progress(), 0);
+  screen.columns = 12;
+  reporter.update(some_progress(), 1);
+  EXPECT_THAT(screen.written, ElementsAre("\r\x1b[Ktrain  epoch 2/10", "\r\x1b[Ktrain"));
+}
+
+TEST(ProgressReporter, KeepsALineAtTheEndOfAnEpoch) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(true);
+  Progress progress;
+  reporter.update(progress, 0);
+  reporter.keep(progress, 0.01);
+  reporter.update(progress, 0.02);
+  reporter.clear();
+  EXPECT_THAT(screen.written, ElementsAre("\r\x1b[Ktrain", "\r\x1b[K", "train\n"));
+}
+
+TEST(ProgressReporter, PrintsMessagesAboveTheLiveLine) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(true);
+  reporter.update(Progress(), 0);
+  reporter.print("saved");
+  reporter.clear();
+  reporter.clear();
+  EXPECT_THAT(screen.written, ElementsAre("\r\x1b[Ktrain", "\r\x1b[K", "saved\n", "train", "\r\x1b[K"));
+}
+
+TEST(ProgressReporter, PrintsPlainLinesEverySomeSecondsWhenPiped) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(false);
+  for (int second = 0; second < 25; ++second) reporter.update(some_progress(), second);
+  reporter.keep(some_progress(), 25);
+  reporter.print("done");
+  reporter.clear();
+  const std::string line = std::string(kLine) + "\n";
+  EXPECT_THAT(screen.written, ElementsAre(line, line, line, line, "done\n"));
+}
+
+TEST(ProgressReporter, WritesNothingBeforeTheFirstUpdate) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(true);
+  reporter.clear();
+  EXPECT_THAT(screen.written, IsEmpty());
+}
+
+}  // namespace
+}  // namespace gpipe::train

@@ -1,0 +1,75 @@
+#include "train/config_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string>
+
+#include "gpipe/error.h"
+
+namespace gpipe::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+std::int64_t line_of(std::string_view text, std::size_t offset) {
+  const std::string_view before = text.substr(0, std::min(offset, text.size()));
+  return 1 + std::count(before.begin(), before.end(), '\n');
+}
+
+[[noreturn]] void fail(const std::string& what, std::int64_t line) {
+  throw ParseError(line > 0 ? fmt::format("line {}: {}", line, what) : what, line, 0);
+}
+
+std::string word(const std::string& name, const ordered_json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (value.is_number() || value.is_boolean()) return value.dump();
+  fail(fmt::format("\"{}\" is {}; expected a number, a string, true, false or a list of those", name,
+                   value.is_null() ? "null" : fmt::format("an {}", value.type_name())),
+       0);
+}
+
+// nlohmann's own message begins with "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+std::string reason(const std::string& message) {
+  const std::size_t colon = message.find(": ");
+  return colon == std::string::npos ? message : message.substr(colon + 2);
+}
+
+ordered_json parse(std::string_view text) {
+  std::set<std::string> names;
+  const auto refuse_twice = [&names](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
+    if (event == ordered_json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
+      fail(fmt::format("\"{}\" is given twice", parsed.get<std::string>()), 0);
+    }
+    return true;
+  };
+  try {
+    return ordered_json::parse(text, refuse_twice);
+  } catch (const ordered_json::parse_error& error) {
+    fail(fmt::format("not JSON: {}", reason(error.what())), line_of(text, error.byte == 0 ? 0 : error.byte - 1));
+  }
+}
+
+}  // namespace
+
+std::vector<CLI::ConfigItem> parse_config_json(std::string_view text) {
+  const ordered_json document = parse(text);
+  if (!document.is_object()) fail("a configuration in JSON is one object, such as {\"stages\": 4}", 1);
+  std::vector<CLI::ConfigItem> items;
+  for (const auto& [name, value] : document.items()) {
+    CLI::ConfigItem item;
+    item.name = name;
+    if (value.is_array()) {
+      for (const ordered_json& element : value) item.inputs.push_back(word(name, element));
+      if (value.empty()) fail(fmt::format("\"{}\" is an empty list; leave it out instead", name), 0);
+    } else {
+      item.inputs.push_back(word(name, value));
+    }
+    items.push_back(std::move(item));
+  }
+  return items;
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,66 @@
+#include "train/generator.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "gpipe/error.h"
+#include "models/transformer_lm.h"
+
+namespace gpipe::train {
+namespace {
+
+using data::Vocabulary;
+
+std::int64_t choose(at::Tensor logits, const GenerateOptions& options, at::Generator& random) {
+  // They are no text.
+  for (const std::int32_t special : {Vocabulary::kPad, Vocabulary::kUnknown, Vocabulary::kBegin}) {
+    logits[special] = -std::numeric_limits<float>::infinity();
+  }
+  if (options.temperature == 0) return logits.argmax().item<std::int64_t>();
+  std::int64_t count = logits.numel();
+  if (options.top_k > 0) count = std::min(count, options.top_k);
+  const auto [values, places] = logits.topk(count);
+  const at::Tensor chosen = at::softmax(values / options.temperature, 0).multinomial(1, false, random);
+  return places[chosen.item<std::int64_t>()].item<std::int64_t>();
+}
+
+}  // namespace
+
+std::string generate(const torch::nn::Module& model, const Vocabulary& vocabulary, const std::string& prompt,
+                     std::int64_t max_length, const GenerateOptions& options) {
+  if (options.temperature < 0) {
+    throw InvalidArgument(fmt::format("a temperature of {}; it must be at least 0", options.temperature));
+  }
+  const models::LanguageModelDecoder decoder(model);
+  at::Generator random = at::detail::createCPUGenerator(options.seed);
+  std::vector<std::int64_t> tokens = {Vocabulary::kEnd};  // what stands before every line
+  for (const std::int32_t token : vocabulary.encode(prompt)) tokens.push_back(token);
+  std::string text;
+  std::vector<std::int32_t> line;
+  models::LanguageModelDecoder::State state;
+  std::vector<std::int64_t> unread = tokens;
+  for (std::int64_t count = 0; count < options.num_tokens; ++count) {
+    if (state.length + static_cast<std::int64_t>(unread.size()) > max_length) {
+      // The model has no further positions: it goes on from the second half of what it has read.
+      unread.assign(tokens.end() - std::min<std::ptrdiff_t>(max_length / 2, static_cast<std::ptrdiff_t>(tokens.size())),
+                    tokens.end());
+      state = {};
+    }
+    const at::Tensor ids = at::tensor(unread, at::kLong).unsqueeze(0);
+    const std::int64_t token = choose(decoder.next_token_logits(ids, state).squeeze(0).to(at::kFloat), options, random);
+    tokens.push_back(token);
+    unread = {token};
+    if (token == Vocabulary::kEnd) {
+      text += vocabulary.decode(line) + "\n";
+      line.clear();
+    } else {
+      line.push_back(static_cast<std::int32_t>(token));
+    }
+  }
+  return text + vocabulary.decode(line);
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,119 @@
+#include "train/image_task.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "data/cifar10.h"
+#include "data/data_dir.h"
+#include "models/registry.h"
+
+namespace gpipe::train {
+namespace {
+
+struct KnownSet {
+  const char* name;
+  data::ImageSet (*read)(const std::string& dir, data::Split split);
+  bool may_flip;  // mirror images are of the same kind
+  float mean;     // of all training pixels, from 0 to 1
+  float deviation;
+};
+constexpr KnownSet kKnownSets[] = {{"fashion-mnist", data::read_fashion_mnist, true, 0.2860F, 0.3530F},
+                                   {"cifar10", data::read_cifar10, true, 0.4734F, 0.2516F}};
+
+const KnownSet& known_set(const std::string& name) {
+  for (const KnownSet& set : kKnownSets) {
+    if (set.name == name) return set;
+  }
+  throw InvalidArgument(fmt::format("there is no image set \"{}\"; there are fashion-mnist and cifar10", name));
+}
+
+at::Tensor copy_of(const std::vector<std::uint8_t>& bytes) {
+  at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
+  return tensor;
+}
+
+}  // namespace
+
+ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_(options) {
+  const KnownSet& set = known_set(options_.data);
+  const std::string dir = options_.data_dir.empty() ? data::find_data_set(options_.data) : options_.data_dir;
+  test_ = set.read(dir, data::Split::kTest);
+  if (only_test) return;
+  training_ = set.read(dir, data::Split::kTrain);
+  std::int64_t num_training = training_.num;
+  if (options_.num_training != 0) num_training = std::min(num_training, options_.num_training);
+  augment_.seed = options_.seed;
+  augment_.flip = set.may_flip;
+  augment_.padding = training_.height / 8;
+  data::BatchOptions batching;
+  batching.seed = options_.seed;
+  batching.drop_last = num_training >= options_.batch_size;
+  batches_.emplace(num_training, options_.batch_size, batching);
+}
+
+LayerChain ImageTask::chain() const {
+  return models::make_image_model(
+      options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
+}
+
+at::Tensor ImageTask::to_input(const at::Tensor& pixels) const {
+  const KnownSet& set = known_set(options_.data);
+  return pixels.to(at::kFloat).div_(255).sub_(set.mean).div_(set.deviation);
+}
+
+TensorBatch ImageTask::next_batch() {
+  const data::Batch batch = batches_->next();
+  const auto count = static_cast<std::int64_t>(batch.samples.size());
+  at::Tensor pixels = at::empty({count, training_.channels, training_.height, training_.width}, at::kByte);
+  at::Tensor labels = at::empty({count}, at::kLong);
+  auto* pixel = pixels.data_ptr<std::uint8_t>();
+  auto* label = labels.data_ptr<std::int64_t>();
+  for (const std::int64_t sample : batch.samples) {
+    if (options_.augment) {
+      const data::Augmentation drawn = data::draw_augmentation(augment_, batch.position.epoch, sample);
+      data::augment_image(training_, sample, drawn, augment_.padding, pixel);
+    } else {
+      std::memcpy(pixel, training_.pixels.data() + sample * training_.image_bytes(), training_.image_bytes());
+    }
+    pixel += training_.image_bytes();
+    *label++ = training_.labels[sample];
+  }
+  return {{to_input(pixels)}, {labels}, count, batch.position};
+}
+
+PipelineImpl::Loss ImageTask::loss(std::int64_t num_items) const {
+  return [num_items, smoothing = options_.label_smoothing](const Tensors& outputs, const Tensors& targets) {
+    const auto options =
+        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing);
+    return LossValue(torch::nn::functional::cross_entropy(outputs.front().to(at::kFloat), targets.front(), options) /
+                     static_cast<double>(num_items));
+  };
+}
+
+std::vector<Measure> ImageTask::evaluate(const Pipeline& pipeline, bool /*is_last*/) {
+  const at::Tensor pixels = copy_of(test_.pixels).view({test_.num, test_.channels, test_.height, test_.width});
+  const at::Tensor labels = copy_of(test_.labels).to(at::kLong);
+  std::int64_t num_right = 0;
+  double loss = 0;
+  for (std::int64_t begin = 0; begin < test_.num; begin += options_.batch_size) {
+    const std::int64_t end = std::min(begin + options_.batch_size, test_.num);
+    const at::Tensor scores = pipeline->forward(to_input(pixels.slice(0, begin, end))).to(at::kFloat);
+    const at::Tensor wanted = labels.slice(0, begin, end);
+    num_right += scores.argmax(1).eq(wanted).sum().item<std::int64_t>();
+    loss += at::cross_entropy_loss(scores, wanted, {}, at::Reduction::Sum).item<double>();
+  }
+  const auto count = static_cast<double>(test_.num);
+  const double accuracy = static_cast<double>(num_right) / count;
+  return {{"test_accuracy", accuracy, fmt::format("{:.2f} % of {} images", 100 * accuracy, test_.num)},
+          {"test_loss", loss / count, fmt::format("{:.4f}", loss / count)}};
+}
+
+std::map<std::string, std::string> ImageTask::metadata() const {
+  return {{"gpipe.task", "image"}, {"gpipe.model", options_.model}, {"gpipe.data", options_.data}};
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,49 @@
+// Image classification: a labelled image set and a model that gives a score for each class.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "data/augment.h"
+#include "data/image_set.h"
+#include "train/task.h"
+
+namespace gpipe::train {
+
+struct ImageTaskOptions {
+  std::string model = "amoebanet-d:3,16";
+  std::string data = "fashion-mnist";  // or "cifar10"
+  std::string data_dir;                // empty: where scripts/get-data puts it
+  std::int64_t batch_size = 128;
+  std::int64_t num_training = 0;  // use only so many of the training images; 0: all
+  bool augment = false;           // random crop and, for CIFAR-10, flip
+  double label_smoothing = 0;
+  std::uint64_t seed = 0;
+};
+
+// Both sets are read when it is made: throws DataError if one is missing or bad. With `only_test`, there are no batches.
+class ImageTask : public Task {
+ public:
+  ImageTask(const ImageTaskOptions& options, bool only_test);
+
+  LayerChain chain() const override;
+  const char* unit() const override { return "samples"; }
+  std::int64_t num_batches() const override { return batches_->num_batches(); }
+  TensorBatch next_batch() override;
+  PipelineImpl::Loss loss(std::int64_t num_items) const override;
+  std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) override;
+  std::map<std::string, std::string> metadata() const override;
+
+ private:
+  // The pixels of all, from 0 to 1 and then with mean and deviation near 0 and 1.
+  at::Tensor to_input(const at::Tensor& pixels) const;
+
+  ImageTaskOptions options_;
+  data::ImageSet training_;
+  data::ImageSet test_;
+  std::optional<data::Batches> batches_;
+  data::AugmentOptions augment_;
+};
+
+}  // namespace gpipe::train

@@ -1,0 +1,80 @@
+#include "train/learning_rate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "cli/option.h"
+#include "gpipe/error.h"
+
+namespace gpipe::train {
+namespace {
+
+constexpr double kPi = 3.14159265358979323846;
+
+bool ends(LearningRateSchedule schedule) {
+  return schedule == LearningRateSchedule::kCosine || schedule == LearningRateSchedule::kLinear;
+}
+
+// What is left of the way from the peak to the final rate: 1 at the peak, 0 at the end, for `progress` from 0 to 1.
+double remainder(LearningRateSchedule schedule, double progress) {
+  return schedule == LearningRateSchedule::kCosine ? (1 + std::cos(kPi * progress)) / 2 : 1 - progress;
+}
+
+}  // namespace
+
+const std::vector<std::string>& learning_rate_schedule_names() {
+  static const std::vector<std::string> names = {"constant", "inverse-sqrt", "cosine", "linear"};
+  return names;
+}
+
+const char* name(LearningRateSchedule schedule) {
+  return learning_rate_schedule_names()[static_cast<std::size_t>(schedule)].c_str();
+}
+
+LearningRateSchedule parse_learning_rate_schedule(std::string_view word) {
+  return static_cast<LearningRateSchedule>(cli::parse_choice(word, learning_rate_schedule_names()));
+}
+
+void LearningRate::check() const {
+  if (!std::isfinite(peak) || peak <= 0) {
+    throw InvalidArgument(fmt::format("learning rate: the peak is {}; expected a number above 0", peak));
+  }
+  if (warmup_steps < 0 || total_steps < 0) {
+    throw InvalidArgument(fmt::format("learning rate: {} is {}; expected 0 or more steps",
+                                      warmup_steps < 0 ? "warmup_steps" : "total_steps",
+                                      std::min(warmup_steps, total_steps)));
+  }
+  if (!(final_fraction >= 0 && final_fraction <= 1)) {
+    throw InvalidArgument(
+        fmt::format("learning rate: final_fraction is {}; expected a number from 0 to 1", final_fraction));
+  }
+  if (!ends(schedule)) return;
+  if (total_steps == 0) {
+    throw InvalidArgument(fmt::format(
+        "learning rate: the schedule '{}' has to know the number of steps of the training; set total_steps, "
+        "or use 'constant' or 'inverse-sqrt'",
+        name(schedule)));
+  }
+  if (warmup_steps > total_steps) {
+    throw InvalidArgument(fmt::format("learning rate: a warm-up of {} steps does not fit a training of {}; shorten it",
+                                      warmup_steps, total_steps));
+  }
+}
+
+double LearningRate::at(std::int64_t step) const {
+  check();
+  if (step < 0) throw InvalidArgument(fmt::format("learning rate: step {} is below 0", step));
+  const auto number = static_cast<double>(step) + 1;
+  const auto warmup = static_cast<double>(warmup_steps);
+  if (number < warmup) return peak * (number / warmup);
+  if (schedule == LearningRateSchedule::kConstant) return peak;
+  if (schedule == LearningRateSchedule::kInverseSqrt) return peak * std::sqrt(std::max(warmup, 1.0) / number);
+  const double peak_step = std::max(warmup - 1, 0.0);
+  const double progress =
+      std::min((static_cast<double>(step) - peak_step) / (static_cast<double>(total_steps) - peak_step), 1.0);
+  return peak * (final_fraction + (1 - final_fraction) * remainder(schedule, progress));
+}
+
+}  // namespace gpipe::train

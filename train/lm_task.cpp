@@ -1,0 +1,117 @@
+#include "train/lm_task.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "data/data_dir.h"
+#include "data/data_error.h"
+#include "data/text.h"
+#include "models/registry.h"
+#include "train/model_file.h"
+
+namespace gpipe::train {
+namespace {
+
+constexpr std::int64_t kNoPadding = -100;
+
+std::vector<std::string> text_files(const LmTaskOptions& options) {
+  if (!options.text_files.empty()) return options.text_files;
+  const std::string dir = data::find_data_set(options.data);
+  if (options.data == "kjv") return {dir + "/kjv.txt"};
+  if (options.data == "gcide") return {dir + "/gcide.dict.dz"};
+  throw InvalidArgument(
+      fmt::format("\"{}\" is not a text; there are kjv and gcide, or --text with your own file", options.data));
+}
+
+data::Vocabulary train_vocabulary(const std::vector<std::string>& lines, const LmTaskOptions& options) {
+  data::VocabularyOptions vocabulary;
+  vocabulary.size = options.vocabulary_size;
+  vocabulary.max_sentences = 100000;
+  return data::Vocabulary::train(lines, vocabulary);
+}
+
+// Every line ends with the end token.
+TokenSequence encode(const std::vector<std::string>& lines, const data::Vocabulary& vocabulary) {
+  TokenSequence tokens;
+  for (const std::string& line : lines) {
+    const TokenSequence line_tokens = vocabulary.encode(line);
+    tokens.insert(tokens.end(), line_tokens.begin(), line_tokens.end());
+    tokens.push_back(data::Vocabulary::kEnd);
+  }
+  return tokens;
+}
+
+}  // namespace
+
+LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size, std::int64_t max_length,
+                          double dropout) {
+  return models::transformer_lm(
+      models::language_model_options(model, vocabulary_size).max_length(max_length).dropout(dropout));
+}
+
+LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary)
+    : options_(options), vocabulary_([&] {
+        if (vocabulary) return std::move(*vocabulary);
+        return train_vocabulary(data::read_text(text_files(options)).train, options);
+      }()) {
+  const data::TextCorpus corpus = data::read_text(text_files(options_));
+  training_ = to_rows(encode(corpus.train, vocabulary_), options_.sequence_length);
+  dev_ = to_rows(encode(corpus.dev, vocabulary_), options_.sequence_length);
+  data::BatchOptions batching;
+  batching.seed = options_.seed;
+  batching.drop_last = training_.size(0) >= options_.batch_size;
+  batches_.emplace(training_.size(0), options_.batch_size, batching);
+}
+
+at::Tensor LmTask::to_rows(const TokenSequence& tokens, std::int64_t length) {
+  const std::int64_t num_rows = (static_cast<std::int64_t>(tokens.size()) - 1) / length;
+  if (num_rows < 1) {
+    throw data::DataError("the text", fmt::format("{} tokens do not make one sequence of {}", tokens.size(), length),
+                          "use a longer text or a smaller --sequence-length");
+  }
+  const at::Tensor all =
+      at::tensor(at::IntArrayRef(std::vector<std::int64_t>(tokens.begin(), tokens.end())), at::kLong);
+  return all.slice(0, 0, num_rows * length + 1).unfold(0, length + 1, length).contiguous();
+}
+
+LayerChain LmTask::chain() const {
+  return language_chain(options_.model, vocabulary_.size(), options_.sequence_length, options_.dropout);
+}
+
+TensorBatch LmTask::next_batch() {
+  const data::Batch batch = batches_->next();
+  const at::Tensor rows = training_.index_select(0, at::tensor(batch.samples, at::kLong));
+  const at::Tensor input = rows.slice(1, 0, options_.sequence_length).contiguous();
+  const at::Tensor target = rows.slice(1, 1).contiguous();
+  return {{input}, {target}, target.numel(), batch.position};
+}
+
+PipelineImpl::Loss LmTask::loss(std::int64_t num_items) const {
+  return token_loss(num_items, {options_.label_smoothing, kNoPadding});
+}
+
+std::vector<Measure> LmTask::evaluate(const Pipeline& pipeline, bool /*is_last*/) {
+  double sum = 0;
+  for (std::int64_t begin = 0; begin < dev_.size(0); begin += options_.batch_size) {
+    const at::Tensor rows = dev_.slice(0, begin, std::min(begin + options_.batch_size, dev_.size(0)));
+    const at::Tensor logits = pipeline->forward(rows.slice(1, 0, options_.sequence_length).contiguous());
+    sum += summed_cross_entropy(logits, rows.slice(1, 1), kNoPadding);
+  }
+  const double mean = sum / static_cast<double>(dev_.size(0) * options_.sequence_length);
+  return {{"dev_perplexity", std::exp(mean), fmt::format("{:.2f}", std::exp(mean))},
+          {"dev_loss", mean, fmt::format("{:.4f}", mean)}};
+}
+
+std::map<std::string, std::string> LmTask::metadata() const {
+  return {{"gpipe.task", "lm"},
+          {"gpipe.model", options_.model},
+          {"gpipe.data", options_.data},
+          {"gpipe.sequence_length", std::to_string(options_.sequence_length)}};
+}
+
+NamedTensors LmTask::added_tensors() const { return {vocabulary_tensor(vocabulary_)}; }
+
+}  // namespace gpipe::train

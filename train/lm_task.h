@@ -1,0 +1,56 @@
+// Language modelling: the next token of a text.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "data/vocabulary.h"
+#include "train/task.h"
+#include "train/token_batches.h"
+
+namespace gpipe::train {
+
+struct LmTaskOptions {
+  std::string model = "transformer-lm:4,256,1024,4";
+  std::string data = "kjv";             // or "gcide"
+  std::vector<std::string> text_files;  // instead: your own, plain or gzip
+  std::int64_t vocabulary_size = 4000;
+  std::int64_t sequence_length = 128;
+  std::int64_t batch_size = 32;  // sequences
+  double dropout = 0.1;
+  double label_smoothing = 0;
+  std::uint64_t seed = 0;
+};
+
+// Of the model by that name; see models/registry.h.
+LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size, std::int64_t max_length,
+                          double dropout);
+
+class LmTask : public Task {
+ public:
+  // Reads the text and trains the vocabulary, or takes the one that is given. Throws DataError.
+  LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary);
+
+  LayerChain chain() const override;
+  const char* unit() const override { return "tokens"; }
+  std::int64_t num_batches() const override { return batches_->num_batches(); }
+  TensorBatch next_batch() override;
+  PipelineImpl::Loss loss(std::int64_t num_items) const override;
+  std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) override;
+  std::map<std::string, std::string> metadata() const override;
+  NamedTensors added_tensors() const override;
+
+ private:
+  // Row i holds tokens [i * length, (i + 1) * length] of the text: a row's last token is the next one's first.
+  static at::Tensor to_rows(const TokenSequence& tokens, std::int64_t length);
+
+  LmTaskOptions options_;
+  data::Vocabulary vocabulary_;
+  at::Tensor training_;  // [rows, sequence_length + 1]
+  at::Tensor dev_;
+  std::optional<data::Batches> batches_;
+};
+
+}  // namespace gpipe::train

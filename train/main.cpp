@@ -1,0 +1,70 @@
+// gpipe-train: the commands of gpipe that need libtorch. The gpipe command starts it.
+#include <malloc.h>
+
+#include <CLI/CLI.hpp>
+#include <cstdio>
+
+#include "cli/command.h"
+#include "cli/failure.h"
+#include "cli/help.h"
+#include "cli/terminal.h"
+#include "cli/unknown_argument.h"
+#include "data/data_error.h"
+#include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/execute/action_error.h"
+#include "train/config_file.h"
+#include "train/train_command.h"
+#include "train/use_commands.h"
+
+namespace {
+
+using namespace gpipe::cli;
+
+// Large activations are otherwise given back to the system after every use, and cost a page fault a page to get again.
+void keep_freed_memory() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 30);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+}
+
+// What the command line is not to blame for; the message says what to do.
+int refuse(const gpipe::Error& error) {
+  print_error(error.what());
+  return kNegativeAnswer;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  keep_freed_memory();
+  CLI::App app("", "gpipe");
+  Run chosen;
+  try {
+    app.allow_extras();
+    app.require_subcommand(0, 1);
+    app.fallthrough();  // so that --config may stand behind the command
+    gpipe::train::add_config_option(app);
+    gpipe::train::add_train_command(app, chosen);
+    gpipe::train::add_eval_command(app, chosen);
+    gpipe::train::add_translate_command(app, chosen);
+    gpipe::train::add_generate_command(app, chosen);
+    set_help(app, {"gpipe COMMAND [options]", "The commands that need libtorch.", "", ""});
+    app.parse(argc, argv);
+    refuse_unknown_arguments(app);
+    if (!chosen) {
+      const auto commands = app.get_subcommands();
+      std::fputs((commands.empty() ? app : *commands.front()).help().c_str(), stderr);
+      return kBadUsage;
+    }
+    const int exit_code = chosen();
+    flush_output();
+    return exit_code;
+  } catch (const gpipe::data::DataError& error) {
+    return refuse(error);
+  } catch (const gpipe::CheckpointError& error) {
+    return refuse(error);
+  } catch (const gpipe::ActionError& error) {
+    return refuse(error);
+  } catch (...) {
+    return report_failure(app);
+  }
+}

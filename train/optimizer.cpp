@@ -1,0 +1,59 @@
+#include "train/optimizer.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include "gpipe/error.h"
+#include "gpipe/nearest_name.h"
+
+namespace gpipe::train {
+namespace {
+
+// What the optimizers ask for when they are made; set_learning_rate gives the real one.
+constexpr double kNoLearningRate = 1;
+
+void check_range(const char* what, double value, double end) {
+  if (value >= 0 && value < end) return;
+  throw InvalidArgument(fmt::format("{} is {}; it must be at least 0 and below {}", what, value, end));
+}
+
+}  // namespace
+
+const std::vector<std::string>& optimizer_names() {
+  static const std::vector<std::string> names = {"adamw", "adam", "sgd", "rmsprop"};
+  return names;
+}
+
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                        const OptimizerOptions& options) {
+  check_range("the momentum", options.momentum, 1);
+  check_range("beta2", options.beta2, 1);
+  check_range("the weight decay", options.weight_decay, 1e6);
+  const std::tuple<double, double> betas(0.9, options.beta2);
+  if (options.name == "adamw") {
+    return std::make_unique<torch::optim::AdamW>(
+        parameters, torch::optim::AdamWOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
+  }
+  if (options.name == "adam") {
+    return std::make_unique<torch::optim::Adam>(
+        parameters, torch::optim::AdamOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
+  }
+  if (options.name == "sgd") {
+    return std::make_unique<torch::optim::SGD>(
+        parameters,
+        torch::optim::SGDOptions(kNoLearningRate).momentum(options.momentum).weight_decay(options.weight_decay));
+  }
+  if (options.name == "rmsprop") {
+    return std::make_unique<torch::optim::RMSprop>(
+        parameters,
+        torch::optim::RMSpropOptions(kNoLearningRate).momentum(options.momentum).weight_decay(options.weight_decay));
+  }
+  throw InvalidArgument(fmt::format("there is no optimizer \"{}\"; did you mean \"{}\"?", options.name,
+                                    nearest_name(options.name, optimizer_names())));
+}
+
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate) {
+  for (auto& group : optimizer.param_groups()) group.options().set_lr(learning_rate);
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,28 @@
+// Optimizers by name, for the command line.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace gpipe::train {
+
+struct OptimizerOptions {
+  std::string name = "adamw";  // see optimizer_names
+  double momentum = 0.9;       // of sgd and rmsprop
+  double weight_decay = 0;
+  double beta2 = 0.999;  // of adam and adamw
+};
+
+const std::vector<std::string>& optimizer_names();
+
+// Its learning rate is set before every step. Throws InvalidArgument for a name that is not there, and for values that the
+// optimizer does not take.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
+                                                        const OptimizerOptions& options);
+
+void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
+
+}  // namespace gpipe::train

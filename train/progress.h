@@ -1,0 +1,72 @@
+// How a training shows where it is: one line that rewrites itself on a terminal, a plain line now and then elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace gpipe::train {
+
+// What is unknown is left out of the line: zero epochs or steps, a value that was not set.
+struct Progress {
+  std::string phase = "train";  // or "validate"
+  std::int64_t epoch = 0;       // from one
+  std::int64_t epochs = 0;
+  std::int64_t step = 0;  // from one; of the epoch, or of the training if that is what `steps` counts
+  std::int64_t steps = 0;
+  std::optional<double> loss;
+  std::optional<double> items_per_second;
+  std::string unit = "samples";  // or "tokens"
+  std::optional<double> eta_seconds;
+  std::optional<double> bubble_fraction;
+  std::optional<double> learning_rate;
+  std::vector<std::int64_t> peak_bytes;  // a stage each
+};
+
+// "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  lr 0.001  peak 81 MiB, 64 MiB",
+// without the parts at the end that do not fit into `width` columns; the phase is always there, cut if need be.
+std::string progress_line(const Progress& progress, std::size_t width);
+
+// "0:07", "1:05", "2:03:04", "3 d 04:00"
+std::string format_duration(double seconds);
+
+struct ProgressStyle {
+  bool is_terminal = false;
+  std::function<int()> columns;        // of the terminal, asked for every line since windows change; REQUIRED on one
+  double live_interval_seconds = 0.1;  // least time between two lines of a terminal
+  double plain_interval_seconds = 10;  // and elsewhere
+};
+
+// Passes text to `write`, which has to show it at once. Times are seconds of any clock that does not go back, passed in.
+// Confined to its thread.
+class ProgressReporter {
+ public:
+  using Write = std::function<void(std::string_view)>;
+
+  ProgressReporter(Write write, ProgressStyle style) : write_(std::move(write)), style_(std::move(style)) {}
+
+  // After a step. Cheap, and silent unless the interval has passed.
+  void update(const Progress& progress, double now_seconds);
+
+  // At the end of an epoch or of the training: a line that stays, whenever the last one was.
+  void keep(const Progress& progress, double now_seconds);
+
+  // A message of other kind, above the live line.
+  void print(std::string_view line);
+
+  // Removes the live line: nothing of it is left when something else is printed. May be called at any time.
+  void clear();
+
+ private:
+  std::string fitting_line(const Progress& progress) const;
+
+  Write write_;
+  ProgressStyle style_;
+  std::optional<double> last_seconds_;
+  std::string live_line_;
+};
+
+}  // namespace gpipe::train

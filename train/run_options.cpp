@@ -1,0 +1,155 @@
+#include "train/run_options.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+
+#include "cli/command.h"
+#include "cli/option.h"
+#include "cli/output_file.h"
+#include "cli/quantity.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe::train {
+namespace {
+
+using cli::add_value;
+using cli::parse_count;
+using cli::parse_index;
+using cli::parse_path;
+using cli::parse_seconds;
+
+std::string parse_schedule(std::string_view word) { return find_schedule(std::string(word)).name; }
+
+std::string parse_optimizer(std::string_view word) {
+  return optimizer_names()[cli::parse_choice(word, optimizer_names())];
+}
+
+bool parse_precision(std::string_view word) { return cli::parse_choice(word, {"float32", "bf16"}) == 1; }
+
+std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(words, parse_count); }
+
+void add_pipeline_options(CLI::App& command, RunOptions& options) {
+  const char* group = "Pipeline";
+  add_value(command, "--stages", options.num_stages, parse_count,
+            fmt::format("Workers, one thread each [{}]", options.num_stages))
+      ->type_name("K")
+      ->group(group);
+  add_value(command, "--micro-batches", options.num_micro_batches, parse_count,
+            fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches))
+      ->type_name("M")
+      ->group(group);
+  add_value(command, "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs [1f1b]")
+      ->type_name("NAME")
+      ->group(group);
+  add_value(command, "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]")
+      ->type_name("V")
+      ->group(group);
+  add_value(command, "--recompute", options.recompute, parse_recompute,
+            "Redo forwards in the backward pass to save memory: always, except-last or never [never]")
+      ->type_name("MODE")
+      ->group(group);
+  add_value(command, "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]")
+      ->type_name("N,N,...")
+      ->group(group);
+  add_value(command, "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]")
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--seed", options.seed, parse_index, "Of weights, order and dropout [0]")
+      ->type_name("N")
+      ->group(group);
+}
+
+void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
+  const char* group = "Optimization";
+  add_value(command, "--epochs", options.num_epochs, parse_count,
+            fmt::format("Times through the data [{}]", options.num_epochs))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--steps", options.num_steps, parse_count, "Mini-batches, instead of --epochs")
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--optimizer", options.optimizer.name, parse_optimizer,
+            fmt::format("adamw, adam, sgd or rmsprop [{}]", options.optimizer.name))
+      ->type_name("NAME")
+      ->group(group);
+  add_value(command, "--lr", options.learning_rate.peak, parse_seconds,
+            fmt::format("Learning rate, at its peak [{}]", options.learning_rate.peak))
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--lr-schedule", options.learning_rate.schedule, parse_learning_rate_schedule,
+            fmt::format("constant, inverse-sqrt, cosine or linear [{}]", name(options.learning_rate.schedule)))
+      ->type_name("NAME")
+      ->group(group);
+  add_value(
+      command, "--warmup", options.warmup_steps, parse_index,
+      fmt::format("Steps in which the learning rate rises [{}, or a tenth of all]", options.learning_rate.warmup_steps))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--weight-decay", options.optimizer.weight_decay, parse_seconds,
+            fmt::format("[{}]", options.optimizer.weight_decay))
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--momentum", options.optimizer.momentum, parse_seconds, "Of sgd and rmsprop [0.9]")
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--clip", options.clip_norm, parse_seconds,
+            fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm))
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--precision", options.is_bf16, parse_precision, "float32 or bf16 (autocast) [float32]")
+      ->type_name("TYPE")
+      ->group(group);
+}
+
+void add_file_options(CLI::App& command, TrainerOptions& options) {
+  const char* group = "Files";
+  const auto add_file = [&](const char* name, std::string& target, const char* description, const char* type) {
+    add_value(command, name, target, parse_path, description)->type_name(type)->group(group);
+  };
+  add_file("--weights", options.weights_path, "Begin with these weights (safetensors) instead of fresh ones", "FILE");
+  add_file("--save", options.save_path, "Keep the weights here (safetensors)", "FILE");
+  add_file("--trace", options.trace_path, "Write the last step as a trace for Perfetto", "FILE");
+  add_file("--metrics", options.metrics_path, "Write a line of JSON a step", "FILE");
+  add_file("--tensorboard", options.tensorboard_dir, "Write event files for TensorBoard", "DIR");
+  command.add_flag("--force", options.force, "Replace files that are there already")->group(group);
+}
+
+}  // namespace
+
+void add_run_options(CLI::App& command, RunOptions& options) {
+  add_pipeline_options(command, options);
+  add_optimizer_options(command, options.trainer);
+  add_file_options(command, options.trainer);
+}
+
+PipelineOptions pipeline_options(const RunOptions& options) {
+  return PipelineOptions(options.num_stages)
+      .num_micro_batches(options.num_micro_batches)
+      .schedule(options.schedule)
+      .chunks_per_worker(options.chunks)
+      .recompute(options.recompute)
+      .balance(options.balance)
+      .threads_per_stage(options.threads_per_stage)
+      .seed(options.seed)
+      .measure_memory(options.measure_memory)
+      .loss_reduction(LossReduction::kSum);
+}
+
+void check_run_options(const RunOptions& options) {
+  const TrainerOptions& trainer = options.trainer;
+  const std::vector<std::pair<const char*, std::string>> outputs = {
+      {"--save", trainer.save_path}, {"--trace", trainer.trace_path}, {"--metrics", trainer.metrics_path}};
+  for (std::size_t index = 0; index < outputs.size(); ++index) {
+    if (outputs[index].second.empty()) continue;
+    for (std::size_t other = 0; other < index; ++other) {
+      if (outputs[other].second.empty() || !cli::is_same_file(outputs[index].second, outputs[other].second)) continue;
+      throw cli::UsageError(
+          fmt::format("{} and {} both name '{}'", outputs[other].first, outputs[index].first, outputs[index].second),
+          "name two files");
+    }
+    cli::check_output_file(outputs[index].second, trainer.force);
+  }
+}
+
+}  // namespace gpipe::train

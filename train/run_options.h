@@ -1,0 +1,37 @@
+// The options that every training task shares: the pipeline, the optimizer, the files.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "train/trainer.h"
+
+namespace gpipe::train {
+
+struct RunOptions {
+  int num_stages = 2;
+  int num_micro_batches = 8;
+  std::string schedule = "1f1b";
+  int chunks = 0;
+  Recompute recompute = Recompute::kNever;
+  std::vector<int> balance;
+  int threads_per_stage = 1;
+  std::uint64_t seed = 0;
+  bool measure_memory = true;
+  TrainerOptions trainer;
+};
+
+// Values that are in `options` already are the defaults of the task, and the help shows them.
+void add_run_options(CLI::App& command, RunOptions& options);
+
+PipelineOptions pipeline_options(const RunOptions& options);
+
+// Throws UsageError if a file that is to be written is there already, or could not be created; and for options that
+// contradict each other.
+void check_run_options(const RunOptions& options);
+
+}  // namespace gpipe::train

@@ -1,0 +1,107 @@
+#include "train/run_report.h"
+
+#include <fmt/format.h>
+
+#include <vector>
+
+#include "cli/quantity.h"
+#include "cli/table.h"
+#include "train/summary.h"
+
+namespace gpipe::train {
+namespace {
+
+using cli::Align;
+using cli::format_percent;
+using cli::format_seconds;
+using Rows = std::vector<std::vector<std::string>>;
+
+std::string ending_text(const TrainingResult& result, const TrainerOptions& options) {
+  switch (result.ending) {
+    case Ending::kDone:
+      return "done";
+    case Ending::kInterrupted:
+      return fmt::format("interrupted after step {}", result.num_steps);
+    case Ending::kNotFinite:
+      return fmt::format(
+          "stopped: the loss is {} at step {}{}; try a smaller --lr, a longer --warmup or --clip 1", result.last_loss,
+          result.num_steps + 1,
+          options.save_path.empty() || result.num_steps == 0 ? "" : ", the weights of the step before are kept");
+  }
+  return "";
+}
+
+// Where workers x time went.
+std::string time_table(const TrainingResult& result) {
+  const double total = result.num_workers * result.seconds;
+  const double outside = result.seconds - result.step_seconds - result.update_seconds - result.data_seconds;
+  const double actions =
+      result.useful_seconds + result.recompute_seconds + result.imbalance_seconds + result.idle_seconds;
+  Rows rows;
+  const auto add = [&](const char* title, double seconds) {
+    rows.push_back({title, format_seconds(seconds / static_cast<double>(result.num_steps) / result.num_workers),
+                    format_percent(total > 0 ? seconds / total : 0)});
+  };
+  add("forward and backward", result.useful_seconds);
+  if (result.recompute_seconds > 0) add("recompute", result.recompute_seconds);
+  add("idle: load imbalance", result.imbalance_seconds);
+  add("idle: bubble and waiting", result.idle_seconds);
+  add("set-up of the step", result.num_workers * result.step_seconds - actions);
+  add("weight update", result.num_workers * result.update_seconds);
+  add("waiting for data", result.num_workers * result.data_seconds);
+  add("loop and reports", result.num_workers * outside);
+  return cli::to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
+}
+
+std::vector<StageSummary> stage_summaries(const TrainingResult& result, const Pipeline& pipeline,
+                                          const LayerChain& chain) {
+  std::vector<StageSummary> stages;
+  std::size_t first = 0;
+  const std::vector<std::int64_t> layers = num_parameters_by_layer(chain);
+  for (std::size_t stage = 0; stage < pipeline->layers_per_stage().size(); ++stage) {
+    const std::size_t end = first + static_cast<std::size_t>(pipeline->layers_per_stage()[stage]);
+    StageSummary summary;
+    summary.layers = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, end - 1);
+    for (; first < end; ++first) summary.num_parameters += layers[first];
+    summary.busy_fraction = result.makespan_seconds > 0 ? result.stage_seconds[stage] / result.makespan_seconds : 0;
+    if (stage < result.memory.size()) summary.peak_bytes = result.memory[stage].peak_bytes;
+    stages.push_back(summary);
+  }
+  return stages;
+}
+
+}  // namespace
+
+std::string describe_start(const Pipeline& pipeline, const Task& task) {
+  std::int64_t num_parameters = 0;
+  for (const at::Tensor& parameter : pipeline->parameters()) num_parameters += parameter.numel();
+  const PipelineOptions& options = pipeline->options();
+  const auto metadata = task.metadata();
+  return fmt::format("{}: {} layers, {:.2f} million parameters, {} batches an epoch\n{} stages, {} micro-batches, {}\n",
+                     metadata.at("gpipe.model"), pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6,
+                     task.num_batches(), options.num_stages(), options.num_micro_batches(), options.schedule());
+}
+
+std::string describe_end(const TrainingResult& result, const Pipeline& pipeline, const Task& task,
+                         const TrainerOptions& options) {
+  TrainingSummary summary;
+  summary.ended = ending_text(result, options);
+  summary.num_steps = result.num_steps;
+  if (result.num_steps == 0) return "\n" + to_text(summary);
+  summary.seconds = result.seconds;
+  summary.num_items = static_cast<double>(result.num_items);
+  summary.unit = task.unit();
+  summary.loss = result.last_loss;
+  summary.bubble_fraction =
+      (result.imbalance_seconds + result.idle_seconds) / (result.num_workers * result.makespan_seconds);
+  for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
+  for (const auto& [name, path] :
+       {std::make_pair("weights", options.save_path), std::make_pair("trace", options.trace_path),
+        std::make_pair("metrics", options.metrics_path), std::make_pair("events", options.tensorboard_dir)}) {
+    if (!path.empty()) summary.files.emplace_back(name, path);
+  }
+  summary.stages = stage_summaries(result, pipeline, task.chain());
+  return "\n" + time_table(result) + "\n" + to_text(summary);
+}
+
+}  // namespace gpipe::train

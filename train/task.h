@@ -1,0 +1,56 @@
+// Task: what is trained on what. The loop in trainer.h knows nothing else about it.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "data/batches.h"
+#include "data/split.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::train {
+
+// A mini-batch as tensors.
+struct TensorBatch {
+  Tensors inputs;
+  Tensors targets;
+  std::int64_t num_items = 0;  // samples or tokens that the loss is a mean over
+  data::Position position;
+};
+
+// A number that an evaluation found, in the order of the report.
+struct Measure {
+  std::string name;  // "accuracy"
+  double value = 0;
+  std::string text;  // "91.2 %"
+};
+
+// next_batch is confined to one thread, which may be another than that of the rest.
+class Task {
+ public:
+  Task() = default;
+  virtual ~Task() = default;
+  Task(const Task&) = delete;
+  Task& operator=(const Task&) = delete;
+
+  virtual LayerChain chain() const = 0;
+  virtual const char* unit() const = 0;  // of the items: "samples", "tokens"
+
+  virtual std::int64_t num_batches() const = 0;  // of an epoch
+  virtual TensorBatch next_batch() = 0;
+
+  // The part of a micro-batch in the mean over all items of its mini-batch: the sum over the parts is the loss, so the
+  // pipeline is to be told LossReduction::kSum.
+  virtual PipelineImpl::Loss loss(std::int64_t num_items) const = 0;
+
+  // The last evaluation of a run may take longer. REQUIRES: the pipeline is in evaluation, without gradients.
+  virtual std::vector<Measure> evaluate(const Pipeline& pipeline, bool is_last) = 0;
+
+  // What another command needs to use the weights: goes into their file.
+  virtual std::map<std::string, std::string> metadata() const = 0;
+  virtual NamedTensors added_tensors() const { return {}; }
+};
+
+}  // namespace gpipe::train

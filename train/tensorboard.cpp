@@ -1,0 +1,127 @@
+#include "train/tensorboard.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "gpipe/error.h"
+#include "train/crc32c.h"
+
+namespace gpipe::train {
+namespace {
+
+// Protobuf's wire format: a field is its number and the kind of its value, then the value.
+enum WireType : std::uint32_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+template <typename Unsigned>
+std::string little_endian(Unsigned value) {
+  std::string bytes;
+  for (std::size_t byte = 0; byte < sizeof value; ++byte) bytes += static_cast<char>(value >> (8 * byte) & 0xff);
+  return bytes;
+}
+
+// Seven bits a byte, the lowest first; all bytes but the last have their highest bit set.
+std::string varint(std::uint64_t value) {
+  std::string bytes;
+  for (; value >= 0x80; value >>= 7) bytes += static_cast<char>((value & 0x7f) | 0x80);
+  return bytes + static_cast<char>(value);
+}
+
+std::string key(std::uint32_t field, WireType type) { return varint(field << 3 | type); }
+
+std::string double_field(std::uint32_t field, double value) {
+  std::uint64_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return key(field, kFixed64) + little_endian(bits);
+}
+
+std::string float_field(std::uint32_t field, float value) {
+  std::uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof bits);
+  return key(field, kFixed32) + little_endian(bits);
+}
+
+std::string integer_field(std::uint32_t field, std::int64_t value) {
+  return key(field, kVarint) + varint(static_cast<std::uint64_t>(value));
+}
+
+std::string bytes_field(std::uint32_t field, std::string_view value) {
+  return key(field, kBytes) + varint(value.size()) + std::string(value);
+}
+
+// The fields' numbers in TensorFlow's event.proto and summary.proto.
+constexpr std::uint32_t kEventWallTime = 1;
+constexpr std::uint32_t kEventStep = 2;
+constexpr std::uint32_t kEventFileVersion = 3;
+constexpr std::uint32_t kEventSummary = 5;
+constexpr std::uint32_t kSummaryValue = 1;
+constexpr std::uint32_t kValueTag = 1;
+constexpr std::uint32_t kValueSimpleValue = 2;
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
+
+[[noreturn]] void throw_unwritable(const std::string& path, const std::string& reason) {
+  throw Error(
+      fmt::format("cannot write '{}': {}; name a folder that you may write to and that has room", path, reason));
+}
+
+// A file that is new, whatever other runs began in the same second.
+std::FILE* create(const std::string& folder, double wall_seconds, std::string& path) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw_unwritable(folder, error.message());
+  constexpr int kMostAttempts = 1000;
+  for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
+    path =
+        fmt::format("{}/events.out.tfevents.{:010.0f}.{}.{}.{}", folder, wall_seconds, host_name(), getpid(), attempt);
+    if (std::FILE* file = std::fopen(path.c_str(), "wbx"); file != nullptr) return file;
+    if (errno != EEXIST) break;
+  }
+  throw_unwritable(path, std::strerror(errno));
+}
+
+}  // namespace
+
+std::string tfrecord(std::string_view data) {
+  const std::string length = little_endian(static_cast<std::uint64_t>(data.size()));
+  return length + little_endian(masked_crc32c(length)) + std::string(data) + little_endian(masked_crc32c(data));
+}
+
+std::string file_version_event(double wall_seconds) {
+  return double_field(kEventWallTime, wall_seconds) + bytes_field(kEventFileVersion, "brain.Event:2");
+}
+
+std::string scalar_event(std::string_view tag, double value, std::int64_t step, double wall_seconds) {
+  const std::string entry = bytes_field(kValueTag, tag) + float_field(kValueSimpleValue, static_cast<float>(value));
+  return double_field(kEventWallTime, wall_seconds) + integer_field(kEventStep, step) +
+         bytes_field(kEventSummary, bytes_field(kSummaryValue, entry));
+}
+
+TensorBoardWriter::TensorBoardWriter(const std::string& folder, double wall_seconds)
+    : file_(create(folder, wall_seconds, path_), std::fclose) {
+  write(file_version_event(wall_seconds));
+  flush();
+}
+
+void TensorBoardWriter::add_scalar(std::string_view tag, double value, std::int64_t step, double wall_seconds) {
+  write(scalar_event(tag, value, step, wall_seconds));
+}
+
+void TensorBoardWriter::write(const std::string& event) {
+  const std::string record = tfrecord(event);
+  if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size()) {
+    throw_unwritable(path_, std::strerror(errno));
+  }
+}
+
+void TensorBoardWriter::flush() {
+  if (std::fflush(file_.get()) != 0) throw_unwritable(path_, std::strerror(errno));
+}
+
+}  // namespace gpipe::train

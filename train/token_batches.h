@@ -1,0 +1,30 @@
+// Sequences of token ids as tensors: padded to the longest, shifted for the next-token loss.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+
+namespace gpipe::train {
+
+using TokenSequence = std::vector<std::int32_t>;
+
+// [N, longest], int64, shorter ones filled up with `pad`.
+at::Tensor to_padded(const std::vector<const TokenSequence*>& sequences, std::int32_t pad);
+
+struct TokenLossOptions {
+  double label_smoothing = 0;
+  std::int64_t ignored = -100;  // targets that do not count, such as padding
+};
+
+// The part of a micro-batch in the mean cross-entropy over all `num_items` tokens of its mini-batch. Logits [N, T, V],
+// targets [N, T].
+PipelineImpl::Loss token_loss(std::int64_t num_items, const TokenLossOptions& options);
+
+// Sum over the tokens that count.
+double summed_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored);
+
+}  // namespace gpipe::train

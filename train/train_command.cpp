@@ -1,0 +1,236 @@
+#include "train/train_command.h"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <string>
+
+#include "cli/help.h"
+#include "cli/option.h"
+#include "cli/quantity.h"
+#include "cli/terminal.h"
+#include "models/registry.h"
+#include "train/image_task.h"
+#include "train/lm_task.h"
+#include "train/run_options.h"
+#include "train/run_report.h"
+#include "train/translate_task.h"
+
+namespace gpipe::train {
+namespace {
+
+using cli::add_value;
+using cli::parse_count;
+using cli::parse_index;
+using cli::parse_path;
+using cli::parse_seconds;
+
+std::vector<std::string> parse_words(std::string_view words) { return cli::parse_list(words, parse_path); }
+
+// "resnet18, resnet-cifar:DEPTH"
+std::string usages(models::Task task) {
+  std::vector<std::string> usages;
+  for (const models::ModelName& name : models::model_names()) {
+    if (name.task == task) usages.push_back(name.usage);
+  }
+  return fmt::format("{}", fmt::join(usages, ", "));
+}
+
+// The end of every task: build, train, say how it went.
+int train(const RunOptions& run, Task& task) {
+  const Pipeline pipeline(task.chain(), pipeline_options(run));
+  cli::print(describe_start(pipeline, task));
+  const TrainingResult result = run_training(pipeline, task, run.trainer);
+  cli::print(describe_end(result, pipeline, task, run.trainer));
+  return result.ending == Ending::kNotFinite ? cli::kNegativeAnswer : cli::kDone;
+}
+
+struct ImageCommand {
+  RunOptions run;
+  ImageTaskOptions task;
+};
+
+void add_image_command(CLI::App& train_command, cli::Run& chosen) {
+  auto options = std::make_shared<ImageCommand>();
+  options->run.trainer.learning_rate = {LearningRateSchedule::kCosine, 2e-3, 50, 0, 0};
+  options->run.trainer.optimizer.weight_decay = 0.01;
+  options->run.trainer.clip_norm = 1;
+  CLI::App& command = *train_command.add_subcommand("image");
+  ImageTaskOptions& task = options->task;
+  const char* group = "Task";
+  add_value(command, "--model", task.model, parse_path,
+            fmt::format("{} [{}]", usages(models::Task::kImage), task.model))
+      ->type_name("MODEL")
+      ->group(group);
+  add_value(command, "--data", task.data, parse_path, "fashion-mnist or cifar10 [fashion-mnist]")
+      ->type_name("NAME")
+      ->group(group);
+  add_value(command, "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]")
+      ->type_name("DIR")
+      ->group(group);
+  add_value(command, "--batch-size", task.batch_size, parse_count,
+            fmt::format("Images in a mini-batch [{}]", task.batch_size))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--samples", task.num_training, parse_count, "Train on so many images only")
+      ->type_name("N")
+      ->group(group);
+  command.add_flag("--augment", task.augment, "Random crops and mirror images")->group(group);
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
+  add_run_options(command, options->run);
+  cli::set_help(
+      command,
+      {"gpipe train image [options]", "Image classification", "",
+       "  gpipe train image --stages 2 --micro-batches 8 --epochs 1\n"
+       "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10 --save r20.safetensors"});
+  command.callback([&chosen, options] {
+    chosen = [options] {
+      check_run_options(options->run);
+      options->task.seed = options->run.seed;
+      ImageTask task(options->task, /*only_test=*/false);
+      return train(options->run, task);
+    };
+  });
+}
+
+struct LmCommand {
+  RunOptions run;
+  LmTaskOptions task;
+};
+
+void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
+  auto options = std::make_shared<LmCommand>();
+  options->run.trainer.learning_rate = {LearningRateSchedule::kCosine, 1e-3, 100, 0, 0.1};
+  options->run.trainer.optimizer.weight_decay = 0.01;
+  options->run.trainer.clip_norm = 1;
+  CLI::App& command = *train_command.add_subcommand("lm");
+  LmTaskOptions& task = options->task;
+  const char* group = "Task";
+  add_value(command, "--model", task.model, parse_path,
+            fmt::format("{} [{}]", usages(models::Task::kLanguage), task.model))
+      ->type_name("MODEL")
+      ->group(group);
+  add_value(command, "--data", task.data, parse_path, "kjv or gcide [kjv]")->type_name("NAME")->group(group);
+  add_value(command, "--text", task.text_files, parse_words, "Your own text instead, plain or gzip")
+      ->type_name("FILE,...")
+      ->group(group);
+  add_value(command, "--vocabulary", task.vocabulary_size, parse_count,
+            fmt::format("Sub-words [{}]", task.vocabulary_size))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--sequence-length", task.sequence_length, parse_count,
+            fmt::format("Tokens [{}]", task.sequence_length))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--batch-size", task.batch_size, parse_count,
+            fmt::format("Sequences in a mini-batch [{}]", task.batch_size))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--dropout", task.dropout, parse_seconds, fmt::format("[{}]", task.dropout))
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
+  add_run_options(command, options->run);
+  cli::set_help(command, {"gpipe train lm [options]", "Language modelling", "",
+                          "  gpipe train lm --stages 2 --micro-batches 8 --steps 500 --save kjv.safetensors\n"
+                          "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""});
+  command.callback([&chosen, options] {
+    chosen = [options] {
+      check_run_options(options->run);
+      options->task.seed = options->run.seed;
+      LmTask task(options->task, std::nullopt);
+      return train(options->run, task);
+    };
+  });
+}
+
+struct TranslateCommand {
+  RunOptions run;
+  TranslateTaskOptions task;
+};
+
+void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
+  auto options = std::make_shared<TranslateCommand>();
+  options->run.trainer.learning_rate = {LearningRateSchedule::kInverseSqrt, 2e-3, 400, 0, 0};
+  options->run.trainer.optimizer.name = "adam";
+  options->run.trainer.optimizer.beta2 = 0.98;
+  options->run.trainer.clip_norm = 1;
+  CLI::App& command = *train_command.add_subcommand("translate");
+  TranslateTaskOptions& task = options->task;
+  const char* group = "Task";
+  add_value(command, "--model", task.model, parse_path,
+            fmt::format("t:L,H,A,d: L layers, feed-forward width H, A heads, width d [{}]", task.model))
+      ->type_name("MODEL")
+      ->group(group);
+  add_value(command, "--languages", task.languages, parse_words, "Such as de,fr,hi [all that are there]")
+      ->type_name("LANG,...")
+      ->group(group);
+  add_value(command, "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where scripts/get-data puts it]")
+      ->type_name("DIR")
+      ->group(group);
+  add_value(command, "--vocabulary", task.vocabulary_size, parse_count,
+            fmt::format("Sub-words [{}]", task.vocabulary_size))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--max-tokens", task.max_tokens, parse_count,
+            fmt::format("Tokens in a mini-batch, with padding [{}]", task.max_tokens))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--max-length", task.max_length, parse_count,
+            fmt::format("Longest sentence in tokens [{}]", task.max_length))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--samples", task.num_training, parse_count, "Train on so many pairs a language only")
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--test-samples", task.num_test, parse_count,
+            "Translate so many test sentences a language for BLEU [all]")
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--beam", task.beam_size, parse_count, fmt::format("For BLEU [{}]", task.beam_size))
+      ->type_name("N")
+      ->group(group);
+  add_value(command, "--dropout", task.dropout, parse_seconds, fmt::format("[{}]", task.dropout))
+      ->type_name("X")
+      ->group(group);
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds,
+            fmt::format("[{}]", task.label_smoothing))
+      ->type_name("X")
+      ->group(group);
+  command.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers")
+      ->group(group);
+  add_value(command, "--clip-logits", task.clip_logits, parse_seconds, "Largest logit, 0 for none [0]")
+      ->type_name("X")
+      ->group(group);
+  add_run_options(command, options->run);
+  cli::set_help(command,
+                {"gpipe train translate [options]", "Translation of several languages into English", "",
+                 "  gpipe train translate --languages de,fr,hi --stages 2 --micro-batches 8 --save t.safetensors\n"
+                 "  echo 'Wählen Sie eine Datei.' | gpipe translate --weights t.safetensors"});
+  command.callback([&chosen, options] {
+    chosen = [options] {
+      check_run_options(options->run);
+      options->task.seed = options->run.seed;
+      options->task.size_multiple = options->run.num_micro_batches;
+      TranslateTask task(options->task, std::nullopt);
+      return train(options->run, task);
+    };
+  });
+}
+
+}  // namespace
+
+void add_train_command(CLI::App& app, cli::Run& chosen) {
+  CLI::App& command = *app.add_subcommand("train");
+  command.require_subcommand(0, 1);
+  add_image_command(command, chosen);
+  add_lm_command(command, chosen);
+  add_translate_command(command, chosen);
+  cli::set_help(command, {"gpipe train TASK [options]", "Train a model on real data, in stages",
+                          "'gpipe train TASK --help' lists the options of a task; --config FILE reads them from a "
+                          "file, JSON or TOML. Ctrl-C ends the step, prints the summary and keeps "
+                          "the weights.",
+                          "  gpipe train image --stages 2 --micro-batches 8 --epochs 1"});
+}
+
+}  // namespace gpipe::train

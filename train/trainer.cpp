@@ -1,0 +1,247 @@
+#include "train/trainer.h"
+
+#include <ATen/autocast_mode.h>
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <fstream>
+#include <memory>
+#include <optional>
+
+#include "cli/terminal.h"
+#include "data/prefetch.h"
+#include "train/interrupt.h"
+#include "train/metrics_log.h"
+#include "train/progress.h"
+#include "train/tensorboard.h"
+
+namespace gpipe::train {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Since 1970.
+double wall_seconds() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+// Operations that allow it run in bfloat16 while it lives.
+class Autocast {
+ public:
+  explicit Autocast(bool is_on) : is_on_(is_on) {
+    if (!is_on_) return;
+    at::autocast::set_cpu_enabled(true);
+    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+  }
+  ~Autocast() {
+    if (!is_on_) return;
+    at::autocast::set_cpu_enabled(false);
+    at::autocast::clear_cache();
+  }
+  Autocast(const Autocast&) = delete;
+  Autocast& operator=(const Autocast&) = delete;
+
+ private:
+  bool is_on_;
+};
+
+ProgressReporter make_reporter() {
+  ProgressStyle style;
+  style.is_terminal = isatty(STDOUT_FILENO) != 0;
+  style.columns = cli::output_width;
+  const auto write = [](std::string_view text) {
+    cli::print(text);
+    cli::flush_output();
+  };
+  return ProgressReporter(write, style);
+}
+
+class Trainer {
+ public:
+  Trainer(const Pipeline& pipeline, Task& task, const TrainerOptions& options)
+      : pipeline_(pipeline),
+        task_(task),
+        options_(options),
+        optimizer_(make_optimizer(pipeline->parameters(), options.optimizer)) {
+    num_steps_ = options_.num_steps != 0 ? options_.num_steps : options_.num_epochs * task_.num_batches();
+    LearningRate& rate = options_.learning_rate;
+    rate.total_steps = num_steps_;
+    rate.warmup_steps = options_.warmup_steps.value_or(std::min(rate.warmup_steps, num_steps_ / 10));
+    rate.check();
+    if (!options_.weights_path.empty()) load_weights(options_.weights_path, *pipeline_);
+    if (!options_.metrics_path.empty()) metrics_.emplace(options_.metrics_path, options_.force);
+    if (!options_.tensorboard_dir.empty()) tensorboard_.emplace(options_.tensorboard_dir, wall_seconds());
+  }
+
+  TrainingResult run() {
+    const Interrupt interrupt;
+    pipeline_->train();
+    std::int64_t produced = 0;
+    data::Prefetch<TensorBatch> batches(
+        [&]() -> std::optional<TensorBatch> {
+          if (produced++ == num_steps_) return std::nullopt;
+          return task_.next_batch();
+        },
+        kBatchesAhead);
+    while (result_.num_steps < num_steps_ && result_.ending == Ending::kDone) {
+      const auto start = Clock::now();
+      const TensorBatch batch = *batches.next();
+      const double data_seconds = seconds_since(start);
+      if (take_step(batch)) {
+        result_.data_seconds += data_seconds;
+        result_.seconds += seconds_since(start);
+        report(batch, seconds_since(start));
+        const bool ends_epoch = result_.num_steps % task_.num_batches() == 0;
+        if (ends_epoch && result_.num_steps < num_steps_) evaluate(/*is_last=*/false);
+      }
+      if (Interrupt::is_requested() && result_.ending == Ending::kDone) result_.ending = Ending::kInterrupted;
+    }
+    progress_.clear();
+    if (result_.ending == Ending::kDone) evaluate(/*is_last=*/true);
+    save();
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr int kBatchesAhead = 4;
+
+  // False if the loss was not finite: then nothing is changed.
+  bool take_step(const TensorBatch& batch) {
+    set_learning_rate(*optimizer_, options_.learning_rate.at(result_.num_steps));
+    optimizer_->zero_grad();
+    const auto start = Clock::now();
+    StepResult step = [&] {
+      const Autocast autocast(options_.is_bf16);
+      return pipeline_->train_step(batch.inputs, batch.targets, task_.loss(batch.num_items));
+    }();
+    result_.step_seconds += seconds_since(start);
+    result_.last_loss = step.loss.item<double>();
+    if (!std::isfinite(result_.last_loss)) {
+      result_.ending = Ending::kNotFinite;
+      return false;
+    }
+    const auto update_start = Clock::now();
+    if (options_.clip_norm > 0) clip_grad_norm_(pipeline_, options_.clip_norm);
+    optimizer_->step();
+    result_.update_seconds += seconds_since(update_start);
+    ++result_.num_steps;
+    result_.num_items += batch.num_items;
+    add_timeline(step);
+    return true;
+  }
+
+  void add_timeline(StepResult& step) {
+    const Timeline& timeline = step.timeline;
+    result_.num_workers = timeline.num_workers();
+    result_.stage_seconds.resize(timeline.num_stages);
+    result_.makespan_seconds += timeline.makespan_seconds;
+    double busiest = 0;
+    double busy = 0;
+    for (const WorkerTimeline& worker : timeline.workers) {
+      for (const Span& span : worker.spans) {
+        result_.stage_seconds[span.action.stage] += span.end_seconds - span.start_seconds;
+        (span.action.kind == ActionKind::kRecompute ? result_.recompute_seconds : result_.useful_seconds) +=
+            span.end_seconds - span.start_seconds;
+      }
+      busy += worker.busy_seconds;
+      busiest = std::max(busiest, worker.busy_seconds);
+    }
+    result_.imbalance_seconds += timeline.num_workers() * busiest - busy;
+    result_.idle_seconds += timeline.num_workers() * (timeline.makespan_seconds - busiest);
+    result_.memory.resize(step.memory.size());
+    for (std::size_t stage = 0; stage < step.memory.size(); ++stage) {
+      result_.memory[stage].live_bytes = step.memory[stage].live_bytes;
+      result_.memory[stage].peak_bytes = std::max(result_.memory[stage].peak_bytes, step.memory[stage].peak_bytes);
+    }
+    last_timeline_ = std::move(step.timeline);
+  }
+
+  void report(const TensorBatch& batch, double seconds) {
+    const double learning_rate = options_.learning_rate.at(result_.num_steps - 1);
+    Progress progress;
+    progress.epoch = batch.position.epoch + 1;
+    progress.epochs = (num_steps_ + task_.num_batches() - 1) / task_.num_batches();
+    progress.step = result_.num_steps;
+    progress.steps = num_steps_;
+    progress.loss = result_.last_loss;
+    progress.items_per_second = static_cast<double>(result_.num_items) / result_.seconds;
+    progress.unit = task_.unit();
+    progress.eta_seconds =
+        result_.seconds / static_cast<double>(result_.num_steps) * static_cast<double>(num_steps_ - result_.num_steps);
+    progress.bubble_fraction = last_timeline_.bubble_fraction;
+    progress.learning_rate = learning_rate;
+    for (const StageMemory& memory : result_.memory) progress.peak_bytes.push_back(memory.peak_bytes);
+    progress_.update(progress, seconds_since(start_));
+    const std::vector<std::pair<std::string, double>> values = {
+        {"loss", result_.last_loss},
+        {"learning_rate", learning_rate},
+        {"items_per_second", static_cast<double>(batch.num_items) / seconds},
+        {"bubble_fraction", last_timeline_.bubble_fraction}};
+    log(values, batch.position.epoch);
+  }
+
+  void log(const std::vector<std::pair<std::string, double>>& values, std::int64_t epoch) {
+    if (metrics_) {
+      Metrics metrics = {{"step", result_.num_steps}, {"epoch", epoch + 1}};
+      for (const auto& [name, value] : values) metrics.emplace_back(name, value);
+      metrics_->append(metrics);
+    }
+    if (tensorboard_) {
+      for (const auto& [name, value] : values) tensorboard_->add_scalar(name, value, result_.num_steps, wall_seconds());
+    }
+  }
+
+  void evaluate(bool is_last) {
+    const torch::NoGradGuard no_grad;
+    const Autocast autocast(options_.is_bf16);
+    pipeline_->eval();
+    result_.measures = task_.evaluate(pipeline_, is_last);
+    pipeline_->train();
+    std::vector<std::pair<std::string, double>> values;
+    std::string line = fmt::format("step {}:", result_.num_steps);
+    for (const Measure& measure : result_.measures) {
+      values.emplace_back(measure.name, measure.value);
+      line += fmt::format(" {} {},", measure.name, measure.text);
+    }
+    line.pop_back();
+    if (!is_last) progress_.print(line);
+    log(values, (result_.num_steps - 1) / task_.num_batches());
+  }
+
+  void save() const {
+    if (!options_.save_path.empty() && result_.num_steps > 0) {
+      Safetensors content{weights_of(*pipeline_), task_.metadata()};
+      for (auto& tensor : task_.added_tensors()) content.tensors.push_back(std::move(tensor));
+      save_safetensors(options_.save_path, content);
+    }
+    if (!options_.trace_path.empty() && result_.num_steps > 0) {
+      std::ofstream(options_.trace_path) << to_chrome_trace(last_timeline_);
+    }
+  }
+
+  Pipeline pipeline_;
+  Task& task_;
+  TrainerOptions options_;
+  std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  std::int64_t num_steps_ = 0;
+  TrainingResult result_;
+  Timeline last_timeline_;
+  ProgressReporter progress_ = make_reporter();
+  const Clock::time_point start_ = Clock::now();
+  std::optional<MetricsLog> metrics_;
+  std::optional<TensorBoardWriter> tensorboard_;
+};
+
+}  // namespace
+
+TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options) {
+  return Trainer(pipeline, task, options).run();
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,64 @@
+// The training loop: batches, steps, progress, evaluation, weights. Knows tasks only by their interface.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "gpipe/gpipe.h"
+#include "train/learning_rate.h"
+#include "train/optimizer.h"
+#include "train/task.h"
+
+namespace gpipe::train {
+
+struct TrainerOptions {
+  std::int64_t num_epochs = 1;
+  std::int64_t num_steps = 0;  // if not 0: instead of the epochs
+  LearningRate learning_rate;  // its total_steps are filled in
+  // Given by the user; else that of learning_rate, or a tenth of the steps if that is less.
+  std::optional<std::int64_t> warmup_steps;
+  OptimizerOptions optimizer;
+  double clip_norm = 0;      // 0: gradients are not clipped
+  bool is_bf16 = false;      // operations that allow it run in bfloat16
+  std::string weights_path;  // to begin with; empty: fresh ones
+  std::string save_path;     // empty: weights are not kept
+  std::string trace_path;    // of the last step
+  std::string metrics_path;
+  std::string tensorboard_dir;
+  bool force = false;  // existing files may be replaced
+};
+
+enum class Ending {
+  kDone,
+  kInterrupted,
+  kNotFinite,  // the loss was not a number: weights are those of the step before
+};
+
+// What a run came to. Seconds are summed over the steps.
+struct TrainingResult {
+  Ending ending = Ending::kDone;
+  std::int64_t num_steps = 0;
+  std::int64_t num_items = 0;
+  double last_loss = 0;
+  double seconds = 0;                 // of training, without evaluation
+  double step_seconds = 0;            // forward and backward
+  double update_seconds = 0;          // optimizer
+  double data_seconds = 0;            // waiting for batches
+  double useful_seconds = 0;          // of all workers
+  double recompute_seconds = 0;       // of all workers
+  double imbalance_seconds = 0;       // of all workers: idle because another one has more to do
+  double idle_seconds = 0;            // of all workers: the rest of the steps
+  double makespan_seconds = 0;        // from the first action of a step to the last
+  std::vector<double> stage_seconds;  // in which a stage was at work
+  int num_workers = 0;
+  std::vector<StageMemory> memory;  // empty unless it was measured; peaks over all steps
+  std::vector<Measure> measures;    // of the last evaluation
+};
+
+// Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step
+// leaves the weights of the step before, and they are saved if they are to be.
+TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options);
+
+}  // namespace gpipe::train

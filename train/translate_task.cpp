@@ -1,0 +1,202 @@
+#include "train/translate_task.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "bleu/corpus_bleu.h"
+#include "data/data_dir.h"
+#include "data/data_error.h"
+#include "data/libreoffice_help.h"
+#include "models/registry.h"
+#include "train/model_file.h"
+
+namespace gpipe::train {
+namespace {
+
+using data::SentencePair;
+using data::Vocabulary;
+
+constexpr std::int64_t kDevSentences = 1000;  // as many are evaluated during training
+
+// At most `limit` of each language, from the beginning; they stay in order.
+std::vector<SentencePair> first_of_each(const std::vector<SentencePair>& pairs, std::int64_t limit) {
+  if (limit == 0) return pairs;
+  std::map<std::string, std::int64_t> counts;
+  std::vector<SentencePair> kept;
+  for (const SentencePair& pair : pairs) {
+    if (counts[pair.language]++ < limit) kept.push_back(pair);
+  }
+  return kept;
+}
+
+Vocabulary train_vocabulary(const std::vector<SentencePair>& pairs, std::int64_t size) {
+  std::size_t next = 0;
+  data::VocabularyOptions options;
+  options.size = size;
+  options.max_sentences = 200000;
+  return Vocabulary::train(
+      [&](std::string& sentence) {
+        if (next == 2 * pairs.size()) return false;
+        const SentencePair& pair = pairs[next / 2];
+        sentence = next % 2 == 0 ? pair.source : pair.target;
+        ++next;
+        return true;
+      },
+      options);
+}
+
+}  // namespace
+
+TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<Vocabulary> vocabulary)
+    : options_(options), vocabulary_(std::move(vocabulary)) {
+  data::HelpOptions help;
+  help.languages = options_.languages;
+  const std::string dir = options_.data_dir.empty() ? data::find_data_set("libreoffice-help") : options_.data_dir;
+  help.cache_dir = dir + "/pairs";
+  const data::ParallelCorpus corpus = data::read_libreoffice_help(dir, help);
+  const std::vector<SentencePair> training = first_of_each(corpus.train, options_.num_training);
+  if (!vocabulary_) vocabulary_ = train_vocabulary(training, options_.vocabulary_size);
+  training_ = encode(training);
+  dev_ = encode(corpus.dev);
+  // Some of every language.
+  if (dev_.size() > kDevSentences) {
+    std::vector<TokenPair> some;
+    for (std::int64_t index = 0; index < kDevSentences; ++index) {
+      some.push_back(std::move(dev_[index * dev_.size() / kDevSentences]));
+    }
+    dev_ = std::move(some);
+  }
+  test_ = first_of_each(corpus.test, options_.num_test);
+  std::vector<std::int64_t> lengths;
+  for (const TokenPair& pair : training_) {
+    lengths.push_back(static_cast<std::int64_t>(std::max(pair.source.size(), pair.target.size() - 1)));
+  }
+  data::BatchOptions batching;
+  batching.seed = options_.seed;
+  batching.size_multiple = options_.size_multiple;
+  batches_.emplace(std::move(lengths), data::TokenBudget{options_.max_tokens, 0}, batching);
+}
+
+std::vector<TranslateTask::TokenPair> TranslateTask::encode(const std::vector<SentencePair>& pairs) const {
+  std::vector<TokenPair> encoded;
+  for (const SentencePair& pair : pairs) {
+    TokenPair tokens{vocabulary_->encode(pair.source), vocabulary_->encode(pair.target)};
+    tokens.source.push_back(Vocabulary::kEnd);
+    tokens.target.insert(tokens.target.begin(), Vocabulary::kBegin);
+    tokens.target.push_back(Vocabulary::kEnd);
+    const auto longest = static_cast<std::int64_t>(std::max(tokens.source.size(), tokens.target.size() - 1));
+    if (longest <= options_.max_length) encoded.push_back(std::move(tokens));
+  }
+  if (encoded.empty()) {
+    throw data::DataError("libreoffice-help", fmt::format("no pair has at most {} tokens", options_.max_length),
+                          "raise --max-length");
+  }
+  return encoded;
+}
+
+LayerChain TranslateTask::chain() const {
+  return models::translation_transformer(models::translation_model_options(options_.model, vocabulary_->size())
+                                             .max_length(options_.max_length)
+                                             .padding_id(Vocabulary::kPad)
+                                             .dropout(options_.dropout)
+                                             .scale_feed_forward(options_.scale_init)
+                                             .logit_clip(options_.clip_logits));
+}
+
+TensorBatch TranslateTask::to_batch(const std::vector<TokenPair>& pairs,
+                                    const std::vector<std::int64_t>& samples) const {
+  std::vector<const TokenSequence*> sources;
+  std::vector<const TokenSequence*> targets;
+  std::int64_t num_tokens = 0;
+  for (const std::int64_t sample : samples) {
+    sources.push_back(&pairs[sample].source);
+    targets.push_back(&pairs[sample].target);
+    num_tokens += static_cast<std::int64_t>(pairs[sample].target.size()) - 1;
+  }
+  const at::Tensor target = to_padded(targets, Vocabulary::kPad);
+  const std::int64_t length = target.size(1);
+  return {{to_padded(sources, Vocabulary::kPad), target.slice(1, 0, length - 1).contiguous()},
+          {target.slice(1, 1).contiguous()},
+          num_tokens,
+          {}};
+}
+
+TensorBatch TranslateTask::next_batch() {
+  const data::Batch batch = batches_->next();
+  TensorBatch tensors = to_batch(training_, batch.samples);
+  tensors.position = batch.position;
+  return tensors;
+}
+
+PipelineImpl::Loss TranslateTask::loss(std::int64_t num_items) const {
+  return token_loss(num_items, {options_.label_smoothing, Vocabulary::kPad});
+}
+
+double TranslateTask::dev_loss(const Pipeline& pipeline) const {
+  constexpr std::int64_t kBatch = 64;
+  double sum = 0;
+  std::int64_t num_tokens = 0;
+  for (std::size_t begin = 0; begin < dev_.size(); begin += kBatch) {
+    std::vector<std::int64_t> samples;
+    for (std::size_t sample = begin; sample < std::min(begin + kBatch, dev_.size()); ++sample) {
+      samples.push_back(static_cast<std::int64_t>(sample));
+    }
+    const TensorBatch batch = to_batch(dev_, samples);
+    sum += summed_cross_entropy(pipeline->forward(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
+    num_tokens += batch.num_items;
+  }
+  return sum / static_cast<double>(num_tokens);
+}
+
+void TranslateTask::add_bleu(const Pipeline& pipeline, std::vector<Measure>& measures) const {
+  TranslatorOptions decoding;
+  decoding.beam_size = options_.beam_size;
+  decoding.max_length = options_.max_length;
+  const Translator translator(*pipeline, *vocabulary_, decoding);
+  std::vector<std::string> sources;
+  for (const SentencePair& pair : test_) sources.push_back(pair.source);
+  const std::vector<std::string> hypotheses = translator.translate(sources);
+  struct Segments {
+    std::vector<std::string> hypotheses;
+    std::vector<std::string> references;
+  };
+  std::map<std::string, Segments> by_language;
+  for (std::size_t index = 0; index < test_.size(); ++index) {
+    for (const std::string& key : {test_[index].language, std::string("all")}) {
+      by_language[key].hypotheses.push_back(hypotheses[index]);
+      by_language[key].references.push_back(test_[index].target);
+    }
+  }
+  const auto add = [&](const std::string& language, const Segments& segments) {
+    const double score = bleu::corpus_bleu(segments.hypotheses, {segments.references}).score;
+    measures.push_back(
+        {"bleu_" + language, score, fmt::format("{:.2f} on {} sentences", score, segments.hypotheses.size())});
+  };
+  for (const auto& [language, segments] : by_language) {
+    if (language != "all") add(language, segments);
+  }
+  add("all", by_language["all"]);
+}
+
+std::vector<Measure> TranslateTask::evaluate(const Pipeline& pipeline, bool is_last) {
+  const double loss = dev_loss(pipeline);
+  std::vector<Measure> measures = {{"dev_loss", loss, fmt::format("{:.4f}", loss)},
+                                   {"dev_perplexity", std::exp(loss), fmt::format("{:.2f}", std::exp(loss))}};
+  if (is_last) add_bleu(pipeline, measures);
+  return measures;
+}
+
+std::map<std::string, std::string> TranslateTask::metadata() const {
+  return {{"gpipe.task", "translate"},
+          {"gpipe.model", options_.model},
+          {"gpipe.data", "libreoffice-help"},
+          {"gpipe.languages", fmt::format("{}", fmt::join(options_.languages, ","))},
+          {"gpipe.max_length", std::to_string(options_.max_length)}};
+}
+
+NamedTensors TranslateTask::added_tensors() const { return {vocabulary_tensor(*vocabulary_)}; }
+
+}  // namespace gpipe::train
