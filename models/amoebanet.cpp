@@ -123,13 +123,6 @@ struct FactorizedReduceImpl : torch::nn::Module {
 };
 TORCH_MODULE(FactorizedReduce);
 
-// Note [Every path through a tuple has a node]
-// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A tensor that a layer both uses and hands on gets gradients from here and from later layers. Autograd adds them one by
-// one as they come; across a cut those of the later layers arrive as one sum. An alias for what is handed on collects them
-// in both cases: two summands are left, whose order does not matter, and the bits do not depend on the cut.
-State twice(const at::Tensor& tensor) { return {at::alias(tensor), at::alias(tensor)}; }
-
 struct StemImpl : torch::nn::Module {
   StemImpl(std::int64_t from, std::int64_t to, std::int64_t stride, bool deferred) {
     layers->push_back(torch::nn::Conv2d(Conv2dOptions(from, to, 3).stride(stride).padding(1).bias(false)));
@@ -137,7 +130,10 @@ struct StemImpl : torch::nn::Module {
     register_module("layers", layers);
   }
 
-  State forward(const at::Tensor& image) { return twice(layers->forward(image)); }
+  State forward(const at::Tensor& image) {
+    const at::Tensor x = layers->forward(image);
+    return {x, x};
+  }
 
   Sequential layers;
 };
@@ -181,7 +177,7 @@ struct CellImpl : torch::nn::Module {
     }
     std::vector<at::Tensor> outputs;
     for (const int node : genotype.outputs) outputs.push_back(nodes[node]);
-    return {at::cat(outputs, 1), at::alias(state)};
+    return {at::cat(outputs, 1), state};
   }
 
   static at::Tensor apply(Sequential& layers, const at::Tensor& input) {

@@ -131,8 +131,7 @@ class DecoderLayerImpl : public torch::nn::Module {
     const at::Tensor source_bias = padding_bias(padding, state.options());
     const at::Tensor x = state + dropout(attention(attention_norm(state), bias));
     const at::Tensor y = x + dropout(memory_attention(memory_norm(x), memory, source_bias));
-    // The memory is used here and handed on: see Note [Every path through a tuple has a node] at AmoebaNet's cells.
-    return {y + dropout(feed_forward(feed_forward_norm(y))), at::alias(memory), padding};
+    return {y + dropout(feed_forward(feed_forward_norm(y))), memory, padding};
   }
 
   at::Tensor extend(const at::Tensor& state, const KeyValues& source, const at::Tensor& source_bias,
@@ -229,6 +228,10 @@ TranslationDecoder::TranslationDecoder(const torch::nn::Module& model)
 void TranslationDecoder::State::select(const at::Tensor& rows) {
   source_bias = source_bias.index_select(0, rows);
   for (KeyValues& layer : sources) layer = layer.select(rows);
+  select_targets(rows);
+}
+
+void TranslationDecoder::State::select_targets(const at::Tensor& rows) {
   for (KeyValues& layer : targets) layer = layer.select(rows);
 }
 

@@ -63,7 +63,7 @@ class TranslationHeadImpl;
 //   while (…) {
 //     const at::Tensor scores = decoder.next_token_log_probs(last, state);  // [rows, V]
 //     …                                                                   // choose
-//     state.select(chosen_rows);
+//     state.select_targets(chosen_rows);
 //   }
 //
 // Thread-compatible.
@@ -83,6 +83,9 @@ class TranslationDecoder {
     std::int64_t num_rows() const { return source_bias.size(0); }
     // Keeps these rows, in this order; a row may come several times.
     void select(const at::Tensor& rows);
+    // The same where the number of rows stays and each takes the place of one of the same source, as in a step of a beam
+    // search: leaves out the copy of what is known of the sources.
+    void select_targets(const at::Tensor& rows);
   };
 
   // Source ids [N, S], padded at the end.

@@ -102,6 +102,7 @@ TEST(ParameterCount, LearntPositionsAreATableMore) {
 }
 
 TEST(ParameterCount, TranslationTransformersHaveThePaperSSizes) {
+  EXPECT_EQ(num_parameters(translation_transformer(TranslationTransformerOptions(6, 8192, 16))), 342'673'920);
   const auto billions = [](std::int64_t layers, std::int64_t width, std::int64_t heads) {
     return static_cast<double>(num_parameters(translation_transformer(
                TranslationTransformerOptions(layers, width, heads).head_width(64).tie_embeddings(false)))) /

@@ -37,7 +37,7 @@ at::Tensor cifar_forward(const State& state, int blocks, const at::Tensor& image
       x = at::relu(conv_norm(state, y, name, 2, 1, 1) + identity);
     }
   }
-  return state.linear(at::adaptive_avg_pool2d(x, 1).flatten(1), "linear");
+  return state.linear(at::adaptive_avg_pool2d(x, {1, 1}).flatten(1), "linear");
 }
 
 at::Tensor imagenet_forward(const State& state, std::vector<int> blocks, bool bottleneck, const at::Tensor& image) {
@@ -86,7 +86,8 @@ TEST(ResNetCifar, HasTheStateNamesOfThePublicWeights) {
   for (const bool deferred : {true, false}) {
     Pipeline pipeline(models::resnet_cifar(ResNetCifarOptions(20).deferred_batch_norm(deferred)), PipelineOptions(1));
     std::set<std::string> names;
-    for (const auto& [name, tensor] : State(*pipeline).tensors()) names.insert(name);
+    const State state(*pipeline);
+    for (const auto& [name, tensor] : state.tensors()) names.insert(name);
     EXPECT_EQ(names, expected);
     EXPECT_EQ(names.size(), 116);
     EXPECT_EQ(pipeline->named_parameters()["layer2.0.conv1.weight"].sizes(), at::IntArrayRef({32, 16, 3, 3}));

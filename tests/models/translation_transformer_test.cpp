@@ -140,6 +140,21 @@ TEST(TranslationTransformer, DecodingTokenByTokenGivesTheProbabilitiesOfTheWhole
   }
 }
 
+TEST(TranslationTransformer, HypothesesOfOneSourceChangePlacesWithoutTheirSources) {
+  Pipeline pipeline = evaluating(models::translation_transformer(tiny()));
+  const TranslationDecoder decoder(*pipeline);
+  const at::Tensor source = sentence(6).expand({3, 6});
+  const at::Tensor target = torch::randint(3, 19, {3, 4}, torch::kLong);
+  const at::Tensor rows = torch::tensor({2, 0, 0}, torch::kLong);
+  TranslationDecoder::State whole = decoder.encode(source);
+  decoder.next_token_log_probs(target.narrow(1, 0, 3), whole);
+  TranslationDecoder::State targets = whole;
+  whole.select(rows);
+  targets.select_targets(rows);
+  expect_close(decoder.next_token_log_probs(target.select(1, 3), targets),
+               decoder.next_token_log_probs(target.select(1, 3), whole));
+}
+
 TEST(TranslationTransformer, FeedForwardWeightsStartSmallerByTheNumberOfLayers) {
   const auto largest = [](const TranslationTransformerOptions& options, const char* name) {
     return State(*Pipeline(models::translation_transformer(options), PipelineOptions(1)))[name]
