@@ -24,13 +24,23 @@ add_library(gpipe_data STATIC
   data/order.cpp
   data/parallel_corpus.cpp
   data/split.cpp
+  data/subwords.cpp
   data/text.cpp
   data/utf8.cpp
   data/vocabulary.cpp
 )
 set_target_properties(gpipe_data PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
-target_include_directories(gpipe_data SYSTEM PRIVATE ${SENTENCEPIECE_INCLUDE_DIR})
 target_link_libraries(gpipe_data
   PUBLIC gpipe::core
   PRIVATE gpipe_warnings fmt::fmt nlohmann_json::nlohmann_json ZLIB::ZLIB PNG::PNG LibXml2::LibXml2
-    ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY})
+    ${CMAKE_DL_LIBS})
+
+# See Note [Two protobufs] in data/subwords.h. It stands next to the programs that load it.
+add_library(gpipe_subwords MODULE data/sentencepiece_subwords.cpp)
+set_target_properties(gpipe_subwords PROPERTIES
+  CXX_EXTENSIONS OFF CXX_VISIBILITY_PRESET hidden LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
+target_compile_features(gpipe_subwords PRIVATE cxx_std_17)
+target_include_directories(gpipe_subwords SYSTEM PRIVATE ${SENTENCEPIECE_INCLUDE_DIR})
+target_include_directories(gpipe_subwords PRIVATE ${PROJECT_SOURCE_DIR})
+target_link_libraries(gpipe_subwords PRIVATE gpipe_warnings ${SENTENCEPIECE_TRAIN_LIBRARY} ${SENTENCEPIECE_LIBRARY})
+add_dependencies(gpipe_data gpipe_subwords)

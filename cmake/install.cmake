@@ -13,6 +13,7 @@ if(TARGET gpipe_cli)
 endif()
 if(TARGET gpipe_train_program)
   install(TARGETS gpipe_train_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})  # next to gpipe, which starts it
+  install(TARGETS gpipe_subwords LIBRARY DESTINATION lib/gpipe)                     # which it loads
 endif()
 install(EXPORT gpipe-targets NAMESPACE gpipe:: DESTINATION ${package_dir})
 install(CODE "set(INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR})")

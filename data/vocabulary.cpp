@@ -1,8 +1,6 @@
 #include "data/vocabulary.h"
 
 #include <fmt/format.h>
-#include <sentencepiece_processor.h>
-#include <sentencepiece_trainer.h>
 
 #include <algorithm>
 #include <unordered_map>
@@ -21,21 +19,6 @@ namespace {
 constexpr std::int64_t kNumSpecial = 4;
 constexpr std::int64_t kNumBytes = 256;
 constexpr const char* kName = "vocabulary";
-
-// What SentencePiece asks for sentences.
-class Sentences : public sentencepiece::SentenceIterator {
- public:
-  explicit Sentences(const std::vector<std::string>& sentences) : sentences_(sentences) {}
-
-  bool done() const override { return at_ == sentences_.size(); }
-  void Next() override { ++at_; }
-  const std::string& value() const override { return sentences_[at_]; }
-  sentencepiece::util::Status status() const override { return {}; }
-
- private:
-  const std::vector<std::string>& sentences_;
-  std::size_t at_ = 0;
-};
 
 // Up to `max_sentences` (0: all) of the sentences that have text, each as likely as the others. SentencePiece could sample
 // by itself, but it does so with a seed of its own that nobody can set.
@@ -103,13 +86,10 @@ Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sente
   check_options(options);
   const std::vector<std::string> sample = sampled(next_sentence, options);
   if (sample.empty()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
-  Sentences sentences(sample);
   std::string model;
-  const sentencepiece::util::Status status =
-      sentencepiece::SentencePieceTrainer::Train(trainer_arguments(options), &sentences, &model);
-  if (!status.ok()) {
-    throw DataError(kName,
-                    fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, status.message()),
+  const std::string problem = subword_library().train(sample, trainer_arguments(options), model);
+  if (!problem.empty()) {
+    throw DataError(kName, fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, problem),
                     "use a smaller vocabulary or more text");
   }
   return Vocabulary(std::move(model), kName);
@@ -134,16 +114,13 @@ Vocabulary Vocabulary::from_bytes(std::string bytes, const std::string& origin) 
 void Vocabulary::save(const std::string& path) const { write_atomically(path, model_); }
 
 Vocabulary::Vocabulary(std::string model, const std::string& file)
-    : model_(std::move(model)), processor_(std::make_unique<sentencepiece::SentencePieceProcessor>()) {
-  const sentencepiece::util::Status status = processor_->LoadFromSerializedProto(model_);
-  if (!status.ok()) {
+    : model_(std::move(model)), subwords_(subword_library().load(model_)) {
+  if (subwords_ == nullptr) {
     throw DataError(file, "not a SentencePiece model", "name another file, or make the vocabulary again");
   }
-  if (processor_->pad_id() != kPad || processor_->unk_id() != kUnknown || processor_->bos_id() != kBegin ||
-      processor_->eos_id() != kEnd) {
-    throw DataError(file,
-                    fmt::format("pad, unknown, begin, end are {}, {}, {}, {}; expected 0, 1, 2, 3",
-                                processor_->pad_id(), processor_->unk_id(), processor_->bos_id(), processor_->eos_id()),
+  const std::vector<std::int32_t> special = subwords_->special_ids();
+  if (special != std::vector<std::int32_t>{kPad, kUnknown, kBegin, kEnd}) {
+    throw DataError(file, fmt::format("pad, unknown, begin, end are {}; expected 0, 1, 2, 3", fmt::join(special, ", ")),
                     "make the vocabulary again");
   }
 }
@@ -152,26 +129,24 @@ Vocabulary::~Vocabulary() = default;
 Vocabulary::Vocabulary(Vocabulary&&) noexcept = default;
 Vocabulary& Vocabulary::operator=(Vocabulary&&) noexcept = default;
 
-std::int64_t Vocabulary::size() const { return processor_->GetPieceSize(); }
+std::int64_t Vocabulary::size() const { return subwords_->size(); }
 
 std::vector<std::int32_t> Vocabulary::encode(std::string_view text) const {
-  return processor_->EncodeAsIds({text.data(), text.size()});
+  return subwords_->encode(std::string(text));
 }
 
 std::string Vocabulary::decode(const std::vector<std::int32_t>& ids) const {
   for (const std::int32_t one : ids) {
     if (one < 0 || one >= size()) throw InvalidArgument(fmt::format("id {} is not from 0 to {}", one, size() - 1));
   }
-  return processor_->DecodeIds(ids);
+  return subwords_->decode(ids);
 }
 
-std::int32_t Vocabulary::id(std::string_view piece) const {
-  return processor_->PieceToId({piece.data(), piece.size()});
-}
+std::int32_t Vocabulary::id(std::string_view piece) const { return subwords_->id(std::string(piece)); }
 
 std::string Vocabulary::piece(std::int32_t id) const {
   if (id < 0 || id >= size()) throw InvalidArgument(fmt::format("id {} is not from 0 to {}", id, size() - 1));
-  return processor_->IdToPiece(id);
+  return subwords_->piece(id);
 }
 
 }  // namespace gpipe::data

@@ -8,9 +8,7 @@
 #include <string_view>
 #include <vector>
 
-namespace sentencepiece {
-class SentencePieceProcessor;
-}
+#include "data/subwords.h"
 
 namespace gpipe::data {
 
@@ -63,7 +61,7 @@ class Vocabulary {
   Vocabulary(std::string model, const std::string& file);
 
   std::string model_;  // the bytes of the file
-  std::unique_ptr<sentencepiece::SentencePieceProcessor> processor_;
+  std::unique_ptr<Subwords> subwords_;
 };
 
 }  // namespace gpipe::data
