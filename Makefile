@@ -10,12 +10,12 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
 
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)
@@ -23,9 +23,21 @@ build: build/build.ninja ## build everything (Release); the command is build/bin
 test: build ## build and run every test
 	@$(CTEST) --test-dir build
 
-demo: build/build.ninja ## build the command and take a tour of the schedules
-	@cmake --build build --parallel $(JOBS) --target gpipe_cli
+demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST in two stages, about two minutes
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
 	@scripts/demo
+
+demo-schedules: build/build.ninja ## build the command and take a tour of the schedules
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli
+	@scripts/demo-schedules
+
+demo-translate: build/build.ninja ## train a translator of eight languages into English, about 20 minutes
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
+	@scripts/demo-translate
+
+experiments: build/build.ninja ## repeat the experiments of docs/experiments.md, about an hour
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
+	@scripts/experiments
 
 bench: build ## build and run the benchmarks
 	@cmake --build build --target bench

@@ -8,6 +8,7 @@
 
 #include "cli/command.h"
 #include "cli/terminal.h"
+#include "cli/unknown_argument.h"
 #include "gpipe/schedule/validate.h"
 
 namespace gpipe::cli {
@@ -16,8 +17,11 @@ namespace {
 constexpr const char* kReport = "this is a defect of gpipe: please report it with the command that led here";
 
 std::string see_help(const CLI::App& app) {
-  const std::vector<CLI::App*> commands = app.get_subcommands();
-  return fmt::format("see 'gpipe {}--help'", commands.empty() ? "" : commands.front()->get_name() + " ");
+  std::string words = "--help";
+  for (const CLI::App* command = &named_command(app); command != nullptr; command = command->get_parent()) {
+    words = command->get_name() + " " + words;
+  }
+  return fmt::format("see '{}'", words);
 }
 
 // CLI11's words for a value too few or too many, as "--stages: 1 required K missing", in ours.

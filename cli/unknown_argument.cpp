@@ -16,7 +16,7 @@ bool is_option(const std::string& argument) { return argument.size() > 1 && argu
 
 std::string full_name(const CLI::App& command) {
   return command.get_parent() == nullptr ? command.get_name()
-                                         : command.get_parent()->get_name() + " " + command.get_name();
+                                         : full_name(*command.get_parent()) + " " + command.get_name();
 }
 
 std::vector<std::string> command_names(const CLI::App& app) {
@@ -43,9 +43,10 @@ std::string suggestion(const std::string& nearest) {
 
 [[noreturn]] void refuse_command(const CLI::App& app, const std::string& argument) {
   const std::vector<std::string> names = command_names(app);
-  throw UsageError(fmt::format("unknown command '{}'", argument),
-                   fmt::format("{}the commands are {}; 'gpipe --help' explains them",
-                               suggestion(nearest_name(argument, names)), fmt::join(names, ", ")));
+  throw UsageError(fmt::format("unknown command '{}'{}", argument,
+                               app.get_parent() == nullptr ? "" : fmt::format(" of '{}'", full_name(app))),
+                   fmt::format("{}the commands are {}; '{} --help' explains them",
+                               suggestion(nearest_name(argument, names)), fmt::join(names, ", "), full_name(app)));
 }
 
 [[noreturn]] void refuse_extra(const CLI::App& command, const std::string& argument) {
@@ -55,18 +56,26 @@ std::string suggestion(const std::string& nearest) {
 
 }  // namespace
 
+const CLI::App& named_command(const CLI::App& app) {
+  const CLI::App* command = &app;
+  while (!command->get_subcommands().empty()) command = command->get_subcommands().front();
+  return *command;
+}
+
 void refuse_unknown_arguments(const CLI::App& app) {
-  const std::vector<CLI::App*> commands = app.get_subcommands();
-  for (const CLI::App* command : {commands.empty() ? &app : commands.front(), &app}) {
+  const CLI::App& named = named_command(app);
+  for (const CLI::App* command = &named; command != nullptr; command = command->get_parent()) {
     std::vector<std::string> arguments = command->remaining();
     arguments.erase(std::remove(arguments.begin(), arguments.end(), "--"), arguments.end());
     if (arguments.empty()) continue;
+    // Where arguments fall through to the program, they were meant for the command that was named.
+    const CLI::App& meant = app.get_fallthrough() ? named : *command;
     // A mistyped option leaves its value behind as well: the option is the one to name.
     const auto option = std::find_if(arguments.begin(), arguments.end(), is_option);
-    const bool starts_with_command = command == &app && commands.empty() && !is_option(arguments.front());
-    if (starts_with_command) refuse_command(app, arguments.front());
-    if (option != arguments.end()) refuse_option(*command, *option);
-    refuse_extra(*command, arguments.front());
+    const bool names_no_command = &meant == &named && !command_names(named).empty();
+    if (names_no_command && !is_option(arguments.front())) refuse_command(named, arguments.front());
+    if (option != arguments.end()) refuse_option(meant, *option);
+    refuse_extra(meant, arguments.front());
   }
 }
 

@@ -87,7 +87,8 @@ Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sente
   const std::vector<std::string> sample = sampled(next_sentence, options);
   if (sample.empty()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
   std::string model;
-  const std::string problem = subword_library().train(sample, trainer_arguments(options), model);
+  std::string problem = subword_library().train(sample, trainer_arguments(options), model);
+  problem.erase(0, problem.rfind("] ") + 2);  // where in SentencePiece it stands
   if (!problem.empty()) {
     throw DataError(kName, fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, problem),
                     "use a smaller vocabulary or more text");

@@ -51,8 +51,7 @@ int main(int argc, char** argv) {
     app.parse(argc, argv);
     refuse_unknown_arguments(app);
     if (!chosen) {
-      const auto commands = app.get_subcommands();
-      std::fputs((commands.empty() ? app : *commands.front()).help().c_str(), stderr);
+      std::fputs(named_command(app).help().c_str(), stderr);
       return kBadUsage;
     }
     const int exit_code = chosen();

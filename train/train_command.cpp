@@ -78,11 +78,9 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   command.add_flag("--augment", task.augment, "Random crops and mirror images")->group(group);
   add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
   add_run_options(command, options->run);
-  cli::set_help(
-      command,
-      {"gpipe train image [options]", "Image classification", "",
-       "  gpipe train image --stages 2 --micro-batches 8 --epochs 1\n"
-       "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10 --save r20.safetensors"});
+  cli::set_help(command, {"gpipe train image [options]", "Image classification", "",
+                          "  gpipe train image --stages 2 --micro-batches 8 --epochs 1\n"
+                          "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"});
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);

@@ -74,7 +74,7 @@ TEST_F(TrainImage, TheWeightsAndTheAccuracyAreTheSameForEveryNumberOfStages) {
     const std::string file = folder_.path(std::string("k") + stages + ".safetensors");
     const Outcome outcome = train({"--stages", stages, "--steps", "3", "--augment", "--save", file});
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
-    EXPECT_THAT(outcome.out, AllOf(HasSubstr("where the time went"), HasSubstr("peak memory")));
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("where the time went"), HasSubstr("peak")));
     ASSERT_FALSE(read_file(file).empty());
     if (weights.empty()) {
       weights = read_file(file);
@@ -101,7 +101,8 @@ TEST_F(TrainImage, WritesMetricsTraceAndEventFiles) {
   int num_steps = 0;
   for (std::string line; std::getline(lines, line);) {
     const auto json = nlohmann::json::parse(line);
-    if (json.contains("loss")) EXPECT_EQ(json.at("step"), ++num_steps);
+    if (!json.contains("loss")) continue;
+    EXPECT_EQ(json.at("step"), ++num_steps);
   }
   EXPECT_EQ(num_steps, 3);
   EXPECT_GT(nlohmann::json::parse(read_file(folder_.path("trace.json"))).at("traceEvents").size(), 20U);
@@ -142,7 +143,8 @@ TEST_F(TrainImage, OptionsMayComeFromAFile) {
 TEST_F(TrainImage, WeightsOfAnotherModelAreRefused) {
   const std::string file = folder_.path("r20.safetensors");
   ASSERT_EQ(train({"--steps", "1", "--save", file}).exit_code, 0);
-  const Outcome outcome = train({"--steps", "1", "--model", "resnet-cifar:32", "--weights", file});
+  const Outcome outcome = run_gpipe({"train", "image", "--data-dir", folder_.path(""), "--model", "resnet-cifar:32",
+                                     "--batch-size", "16", "--steps", "1", "--weights", file});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_THAT(outcome.err, HasSubstr("another model"));
   const std::string bytes = read_file(file);
@@ -183,7 +185,7 @@ TEST(TrainLm, ATextIsLearntAndContinued) {
                                      "--model",
                                      "transformer-lm:2,32,64,2",
                                      "--vocabulary",
-                                     "280",
+                                     "272",
                                      "--sequence-length",
                                      "16",
                                      "--batch-size",
@@ -249,7 +251,7 @@ TEST(TrainTranslate, BleuAndTranslationsAreTheSameForEveryNumberOfStages) {
                                        "--model",
                                        "t:1,64,2,32",
                                        "--vocabulary",
-                                       "320",
+                                       "298",
                                        "--max-tokens",
                                        "256",
                                        "--stages",
@@ -289,9 +291,12 @@ TEST(TrainHelp, EveryCommandExplainsItself) {
     EXPECT_THAT(outcome.out, HasSubstr("Usage: gpipe " + arguments.front()));
     EXPECT_LE(longest_line(outcome.out), 100U);
   }
-  const Outcome mistyped = run_gpipe({"train", "image", "--stagse", "2"});
-  EXPECT_EQ(mistyped.exit_code, 2);
-  EXPECT_THAT(mistyped.err, HasSubstr("--stages"));
+  const Outcome option = run_gpipe({"train", "image", "--stagse", "2"});
+  EXPECT_EQ(option.exit_code, 2);
+  EXPECT_THAT(option.err, AllOf(HasSubstr("unknown option '--stagse' of 'gpipe train image'"), HasSubstr("--stages")));
+  const Outcome task = run_gpipe({"train", "imgae"});
+  EXPECT_EQ(task.exit_code, 2);
+  EXPECT_THAT(task.err, AllOf(HasSubstr("unknown command 'imgae' of 'gpipe train'"), HasSubstr("'image'")));
 }
 
 }  // namespace
