@@ -12,10 +12,10 @@
 namespace gpipe::train {
 
 struct ImageTaskOptions {
-  std::string model = "amoebanet-d:3,16";
+  std::string model = "amoebanet-d:3,24,2,1";
   std::string data = "fashion-mnist";  // or "cifar10"
   std::string data_dir;                // empty: where scripts/get-data puts it
-  std::int64_t batch_size = 128;
+  std::int64_t batch_size = 64;
   std::int64_t num_training = 0;  // use only so many of the training images; 0: all
   bool augment = false;           // random crop and, for CIFAR-10, flip
   double label_smoothing = 0;

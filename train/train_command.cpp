@@ -52,7 +52,8 @@ struct ImageCommand {
 
 void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   auto options = std::make_shared<ImageCommand>();
-  options->run.trainer.learning_rate = {LearningRateSchedule::kCosine, 2e-3, 50, 0, 0};
+  options->run.trainer.learning_rate = {LearningRateSchedule::kCosine, 3e-3, 50, 0, 0};
+  options->run.num_micro_batches = 4;
   options->run.trainer.optimizer.weight_decay = 0.01;
   options->run.trainer.clip_norm = 1;
   CLI::App& command = *train_command.add_subcommand("image");
@@ -79,7 +80,7 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
   add_run_options(command, options->run);
   cli::set_help(command, {"gpipe train image [options]", "Image classification", "",
-                          "  gpipe train image --stages 2 --micro-batches 8 --epochs 1\n"
+                          "  gpipe train image --stages 2 --epochs 1\n"
                           "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"});
   command.callback([&chosen, options] {
     chosen = [options] {
@@ -228,7 +229,7 @@ void add_train_command(CLI::App& app, cli::Run& chosen) {
                           "'gpipe train TASK --help' lists the options of a task; --config FILE reads them from a "
                           "file, JSON or TOML. Ctrl-C ends the step, prints the summary and keeps "
                           "the weights.",
-                          "  gpipe train image --stages 2 --micro-batches 8 --epochs 1"});
+                          "  gpipe train image --stages 2 --epochs 1"});
 }
 
 }  // namespace gpipe::train
