@@ -30,7 +30,8 @@ const SubwordLibrary& load_library() {
   for (const std::string& place : places()) {
     void* library = dlopen(place.c_str(), kFlags);
     if (library == nullptr) {
-      problem = dlerror();
+      const std::string why = dlerror();
+      if (problem.empty() || std::filesystem::exists(place)) problem = why;
       continue;
     }
     const auto entry = reinterpret_cast<const SubwordLibrary& (*)()>(dlsym(library, "gpipe_subword_library"));

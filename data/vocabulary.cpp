@@ -88,7 +88,8 @@ Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sente
   if (sample.empty()) throw DataError(kName, "no text to make it of", "give it a corpus that is not empty");
   std::string model;
   std::string problem = subword_library().train(sample, trainer_arguments(options), model);
-  problem.erase(0, problem.rfind("] ") + 2);  // where in SentencePiece it stands
+  const std::size_t location = problem.rfind("] ");  // where in SentencePiece it stands
+  if (location != std::string::npos) problem.erase(0, location + 2);
   if (!problem.empty()) {
     throw DataError(kName, fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, problem),
                     "use a smaller vocabulary or more text");

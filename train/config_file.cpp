@@ -111,6 +111,11 @@ void ConfigFile::address(CLI::ConfigItem& item) const {
     if (!has_option(*command, item.name)) continue;
     item.parents = path;
     is_known = true;
+    // An option of one word takes a list as it does on the command line: "5,4".
+    const CLI::Option* option = command->get_option_no_throw("--" + item.name);
+    if (option != nullptr && option->get_items_expected_max() == 1 && item.inputs.size() > 1) {
+      item.inputs = {fmt::format("{}", fmt::join(item.inputs, ","))};
+    }
   }
   if (is_known) return;
   std::vector<std::string> known;

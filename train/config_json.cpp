@@ -62,8 +62,8 @@ std::vector<CLI::ConfigItem> parse_config_json(std::string_view text) {
     CLI::ConfigItem item;
     item.name = name;
     if (value.is_array()) {
-      for (const ordered_json& element : value) item.inputs.push_back(word(name, element));
       if (value.empty()) fail(fmt::format("\"{}\" is an empty list; leave it out instead", name), 0);
+      for (const ordered_json& element : value) item.inputs.push_back(word(name, element));
     } else {
       item.inputs.push_back(word(name, value));
     }

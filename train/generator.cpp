@@ -23,7 +23,8 @@ std::int64_t choose(at::Tensor logits, const GenerateOptions& options, at::Gener
   std::int64_t count = logits.numel();
   if (options.top_k > 0) count = std::min(count, options.top_k);
   const auto [values, places] = logits.topk(count);
-  const at::Tensor chosen = at::softmax(values / options.temperature, 0).multinomial(1, false, random);
+  const at::Tensor scaled = (values.to(at::kDouble) - values.max()) / options.temperature;
+  const at::Tensor chosen = at::softmax(scaled, 0).multinomial(1, false, random);
   return places[chosen.item<std::int64_t>()].item<std::int64_t>();
 }
 
@@ -37,15 +38,16 @@ std::string generate(const torch::nn::Module& model, const Vocabulary& vocabular
   const models::LanguageModelDecoder decoder(model);
   at::Generator random = at::detail::createCPUGenerator(options.seed);
   std::vector<std::int64_t> tokens = {Vocabulary::kEnd};  // what stands before every line
-  for (const std::int32_t token : vocabulary.encode(prompt)) tokens.push_back(token);
+  std::vector<std::int32_t> line = vocabulary.encode(prompt);
+  tokens.insert(tokens.end(), line.begin(), line.end());
   std::string text;
-  std::vector<std::int32_t> line;
   models::LanguageModelDecoder::State state;
   std::vector<std::int64_t> unread = tokens;
   for (std::int64_t count = 0; count < options.num_tokens; ++count) {
     if (state.length + static_cast<std::int64_t>(unread.size()) > max_length) {
       // The model has no further positions: it goes on from the second half of what it has read.
-      unread.assign(tokens.end() - std::min<std::ptrdiff_t>(max_length / 2, static_cast<std::ptrdiff_t>(tokens.size())),
+      unread.assign(tokens.end() - std::min<std::ptrdiff_t>(std::max<std::int64_t>(1, max_length / 2),
+                                                            static_cast<std::ptrdiff_t>(tokens.size())),
                     tokens.end());
       state = {};
     }

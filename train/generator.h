@@ -17,7 +17,7 @@ struct GenerateOptions {
   std::uint64_t seed = 0;
 };
 
-// The text that follows `prompt`; a line break where the model ends a line. A function of its arguments.
+// The prompt and what follows it; a line break where the model ends a line. A function of its arguments.
 // REQUIRES: `model` is a pipeline made of models::transformer_lm whose sequences may be `max_length` long.
 std::string generate(const torch::nn::Module& model, const data::Vocabulary& vocabulary, const std::string& prompt,
                      std::int64_t max_length, const GenerateOptions& options);

@@ -17,7 +17,7 @@ struct ImageTaskOptions {
   std::string data_dir;                // empty: where scripts/get-data puts it
   std::int64_t batch_size = 64;
   std::int64_t num_training = 0;  // use only so many of the training images; 0: all
-  bool augment = false;           // random crop and, for CIFAR-10, flip
+  bool augment = false;           // random crop and flip
   double label_smoothing = 0;
   std::uint64_t seed = 0;
 };

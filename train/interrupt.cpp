@@ -1,7 +1,5 @@
 #include "train/interrupt.h"
 
-#include <csignal>
-
 namespace gpipe::train {
 namespace {
 
@@ -16,13 +14,17 @@ extern "C" void note_signal(int signal) {
 
 Interrupt::Interrupt() {
   requested = 0;
-  std::signal(SIGINT, note_signal);
-  std::signal(SIGTERM, note_signal);
+  for (std::size_t index = 0; index < kSignals.size(); ++index) {
+    struct sigaction action {};
+    action.sa_handler = note_signal;
+    sigaction(kSignals[index], nullptr, &before_[index]);
+    // Who started the program with the signal ignored wants it ignored.
+    if (before_[index].sa_handler != SIG_IGN) sigaction(kSignals[index], &action, nullptr);
+  }
 }
 
 Interrupt::~Interrupt() {
-  std::signal(SIGINT, SIG_DFL);
-  std::signal(SIGTERM, SIG_DFL);
+  for (std::size_t index = 0; index < kSignals.size(); ++index) sigaction(kSignals[index], &before_[index], nullptr);
 }
 
 bool Interrupt::is_requested() { return requested != 0; }

@@ -52,14 +52,13 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
       models::language_model_options(model, vocabulary_size).max_length(max_length).dropout(dropout));
 }
 
-LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary)
-    : options_(options), vocabulary_([&] {
-        if (vocabulary) return std::move(*vocabulary);
-        return train_vocabulary(data::read_text(text_files(options)).train, options);
-      }()) {
+LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test)
+    : options_(options), vocabulary_(std::move(vocabulary)) {
   const data::TextCorpus corpus = data::read_text(text_files(options_));
-  training_ = to_rows(encode(corpus.train, vocabulary_), options_.sequence_length);
-  dev_ = to_rows(encode(corpus.dev, vocabulary_), options_.sequence_length);
+  if (!vocabulary_) vocabulary_ = train_vocabulary(corpus.train, options_);
+  dev_ = to_rows(encode(corpus.dev, *vocabulary_), options_.sequence_length);
+  if (only_test) return;
+  training_ = to_rows(encode(corpus.train, *vocabulary_), options_.sequence_length);
   data::BatchOptions batching;
   batching.seed = options_.seed;
   batching.drop_last = training_.size(0) >= options_.batch_size;
@@ -78,7 +77,7 @@ at::Tensor LmTask::to_rows(const TokenSequence& tokens, std::int64_t length) {
 }
 
 LayerChain LmTask::chain() const {
-  return language_chain(options_.model, vocabulary_.size(), options_.sequence_length, options_.dropout);
+  return language_chain(options_.model, vocabulary_->size(), options_.sequence_length, options_.dropout);
 }
 
 TensorBatch LmTask::next_batch() {
@@ -108,10 +107,10 @@ std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/) {
 std::map<std::string, std::string> LmTask::metadata() const {
   return {{"gpipe.task", "lm"},
           {"gpipe.model", options_.model},
-          {"gpipe.data", options_.data},
+          {"gpipe.data", options_.text_files.empty() ? options_.data : kOwnText},
           {"gpipe.sequence_length", std::to_string(options_.sequence_length)}};
 }
 
-NamedTensors LmTask::added_tensors() const { return {vocabulary_tensor(vocabulary_)}; }
+NamedTensors LmTask::added_tensors() const { return {vocabulary_tensor(*vocabulary_)}; }
 
 }  // namespace gpipe::train

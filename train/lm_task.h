@@ -28,10 +28,14 @@ struct LmTaskOptions {
 LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size, std::int64_t max_length,
                           double dropout);
 
+// What the file of a model calls the data that came from --text.
+constexpr const char* kOwnText = "own text";
+
 class LmTask : public Task {
  public:
-  // Reads the text and trains the vocabulary, or takes the one that is given. Throws DataError.
-  LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary);
+  // Reads the text and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches. Throws
+  // DataError.
+  LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test = false);
 
   LayerChain chain() const override;
   const char* unit() const override { return "tokens"; }
@@ -47,7 +51,7 @@ class LmTask : public Task {
   static at::Tensor to_rows(const TokenSequence& tokens, std::int64_t length);
 
   LmTaskOptions options_;
-  data::Vocabulary vocabulary_;
+  std::optional<data::Vocabulary> vocabulary_;
   at::Tensor training_;  // [rows, sequence_length + 1]
   at::Tensor dev_;
   std::optional<data::Batches> batches_;

@@ -38,8 +38,8 @@ std::vector<std::string> parts(const Progress& progress) {
   }
   if (progress.eta_seconds) all.push_back("ETA " + format_duration(*progress.eta_seconds));
   if (progress.bubble_fraction) all.push_back("bubble " + cli::format_percent(*progress.bubble_fraction));
-  if (progress.learning_rate) all.push_back(fmt::format("lr {:.4g}", *progress.learning_rate));
   all.push_back(format_peaks(progress.peak_bytes));
+  if (progress.learning_rate) all.push_back(fmt::format("lr {:.4g}", *progress.learning_rate));
   all.erase(std::remove(all.begin(), all.end(), ""), all.end());
   return all;
 }

@@ -26,7 +26,7 @@ struct Progress {
   std::vector<std::int64_t> peak_bytes;  // a stage each
 };
 
-// "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  lr 0.001  peak 81 MiB, 64 MiB",
+// "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  peak 81 MiB, 64 MiB  lr 0.001",
 // without the parts at the end that do not fit into `width` columns; the phase is always there, cut if need be.
 std::string progress_line(const Progress& progress, std::size_t width);
 

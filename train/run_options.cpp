@@ -1,6 +1,7 @@
 #include "train/run_options.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <filesystem>
 
@@ -17,7 +18,6 @@ using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_path;
-using cli::parse_seconds;
 
 std::string parse_schedule(std::string_view word) { return find_schedule(std::string(word)).name; }
 
@@ -73,7 +73,7 @@ void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
             fmt::format("adamw, adam, sgd or rmsprop [{}]", options.optimizer.name))
       ->type_name("NAME")
       ->group(group);
-  add_value(command, "--lr", options.learning_rate.peak, parse_seconds,
+  add_value(command, "--lr", options.learning_rate.peak, parse_number,
             fmt::format("Learning rate, at its peak [{}]", options.learning_rate.peak))
       ->type_name("X")
       ->group(group);
@@ -86,14 +86,14 @@ void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
       fmt::format("Steps in which the learning rate rises [{}, or a tenth of all]", options.learning_rate.warmup_steps))
       ->type_name("N")
       ->group(group);
-  add_value(command, "--weight-decay", options.optimizer.weight_decay, parse_seconds,
+  add_value(command, "--weight-decay", options.optimizer.weight_decay, parse_number,
             fmt::format("[{}]", options.optimizer.weight_decay))
       ->type_name("X")
       ->group(group);
-  add_value(command, "--momentum", options.optimizer.momentum, parse_seconds, "Of sgd and rmsprop [0.9]")
+  add_value(command, "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop [0.9]")
       ->type_name("X")
       ->group(group);
-  add_value(command, "--clip", options.clip_norm, parse_seconds,
+  add_value(command, "--clip", options.clip_norm, parse_number,
             fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm))
       ->type_name("X")
       ->group(group);
@@ -117,6 +117,37 @@ void add_file_options(CLI::App& command, TrainerOptions& options) {
 
 }  // namespace
 
+namespace {
+
+// Weights and the like are written under another name and put in place when they are whole.
+void check_replaceable(const std::pair<const char*, std::string>& output) {
+  const std::filesystem::path path(output.second);
+  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
+  if (std::filesystem::exists(path) && (!std::filesystem::is_regular_file(path) || std::filesystem::is_symlink(path))) {
+    throw cli::UsageError(fmt::format("{} '{}' is not a plain file", output.first, output.second), "name another one");
+  }
+  if (access(folder.c_str(), W_OK) != 0) {
+    throw cli::UsageError(fmt::format("{}: the folder of '{}' cannot be written to", output.first, output.second),
+                          "name a file in another folder");
+  }
+}
+
+}  // namespace
+
+double parse_number(std::string_view word) {
+  try {
+    return cli::parse_seconds(word);
+  } catch (const InvalidArgument&) {
+    throw InvalidArgument(fmt::format("'{}' is not a number, 0 or more", word));
+  }
+}
+
+double parse_fraction(std::string_view word) {
+  const double value = parse_number(word);
+  if (value < 1) return value;
+  throw InvalidArgument(fmt::format("'{}' is not a number from 0 to below 1", word));
+}
+
 void add_run_options(CLI::App& command, RunOptions& options) {
   add_pipeline_options(command, options);
   add_optimizer_options(command, options.trainer);
@@ -133,6 +164,7 @@ PipelineOptions pipeline_options(const RunOptions& options) {
       .threads_per_stage(options.threads_per_stage)
       .seed(options.seed)
       .measure_memory(options.measure_memory)
+      .check_loss(true)
       .loss_reduction(LossReduction::kSum);
 }
 
@@ -149,6 +181,7 @@ void check_run_options(const RunOptions& options) {
           "name two files");
     }
     cli::check_output_file(outputs[index].second, trainer.force);
+    if (index == 0) check_replaceable(outputs[index]);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gpipe/gpipe.h"
@@ -24,6 +25,10 @@ struct RunOptions {
   bool measure_memory = true;
   TrainerOptions trainer;
 };
+
+// A number from 0 on; one below 1. Throw InvalidArgument.
+double parse_number(std::string_view word);
+double parse_fraction(std::string_view word);
 
 // Values that are in `options` already are the defaults of the task, and the help shows them.
 void add_run_options(CLI::App& command, RunOptions& options);

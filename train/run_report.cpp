@@ -24,7 +24,8 @@ std::string ending_text(const TrainingResult& result, const TrainerOptions& opti
       return fmt::format("interrupted after step {}", result.num_steps);
     case Ending::kNotFinite:
       return fmt::format(
-          "stopped: the loss is {} at step {}{}; try a smaller --lr, a longer --warmup or --clip 1", result.last_loss,
+          "stopped: the loss or its gradient is not finite at step {}{}; try a smaller --lr, a longer --warmup or "
+          "--clip 1",
           result.num_steps + 1,
           options.save_path.empty() || result.num_steps == 0 ? "" : ", the weights of the step before are kept");
   }

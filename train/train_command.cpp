@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <csignal>
 #include <memory>
 #include <string>
 
@@ -12,6 +13,7 @@
 #include "models/registry.h"
 #include "train/image_task.h"
 #include "train/lm_task.h"
+#include "train/model_file.h"
 #include "train/run_options.h"
 #include "train/run_report.h"
 #include "train/translate_task.h"
@@ -23,7 +25,8 @@ using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_path;
-using cli::parse_seconds;
+
+constexpr const char* kConfigHint = "--config FILE reads options from a file, JSON or TOML, by the same names.";
 
 std::vector<std::string> parse_words(std::string_view words) { return cli::parse_list(words, parse_path); }
 
@@ -36,13 +39,27 @@ std::string usages(models::Task task) {
   return fmt::format("{}", fmt::join(usages, ", "));
 }
 
+// Weights mean nothing without the vocabulary they were trained with.
+std::optional<data::Vocabulary> vocabulary_of(const std::string& weights_path) {
+  if (weights_path.empty()) return std::nullopt;
+  return ModelFile(weights_path).vocabulary();
+}
+
 // The end of every task: build, train, say how it went.
 int train(const RunOptions& run, Task& task) {
   const Pipeline pipeline(task.chain(), pipeline_options(run));
   cli::print(describe_start(pipeline, task));
   const TrainingResult result = run_training(pipeline, task, run.trainer);
   cli::print(describe_end(result, pipeline, task, run.trainer));
-  return result.ending == Ending::kNotFinite ? cli::kNegativeAnswer : cli::kDone;
+  switch (result.ending) {
+    case Ending::kDone:
+      return cli::kDone;
+    case Ending::kInterrupted:
+      return 128 + SIGINT;
+    case Ending::kNotFinite:
+      return cli::kNegativeAnswer;
+  }
+  return cli::kDone;
 }
 
 struct ImageCommand {
@@ -77,15 +94,21 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
       ->type_name("N")
       ->group(group);
   command.add_flag("--augment", task.augment, "Random crops and mirror images")->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction, "[0]")->type_name("X")->group(group);
   add_run_options(command, options->run);
-  cli::set_help(command, {"gpipe train image [options]", "Image classification", "",
+  cli::set_help(command, {"gpipe train image [options]", "Image classification", kConfigHint,
                           "  gpipe train image --stages 2 --epochs 1\n"
                           "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"});
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
+      if (options->task.batch_size < 2 * options->run.num_micro_batches) {
+        throw cli::UsageError(
+            fmt::format("--batch-size {} makes micro-batches of one image for --micro-batches {}",
+                        options->task.batch_size, options->run.num_micro_batches),
+            "batch norm needs at least two images each: raise --batch-size, or lower --micro-batches");
+      }
       ImageTask image(options->task, /*only_test=*/false);
       return train(options->run, image);
     };
@@ -125,19 +148,19 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
             fmt::format("Sequences in a mini-batch [{}]", task.batch_size))
       ->type_name("N")
       ->group(group);
-  add_value(command, "--dropout", task.dropout, parse_seconds, fmt::format("[{}]", task.dropout))
+  add_value(command, "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout))
       ->type_name("X")
       ->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds, "[0]")->type_name("X")->group(group);
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction, "[0]")->type_name("X")->group(group);
   add_run_options(command, options->run);
-  cli::set_help(command, {"gpipe train lm [options]", "Language modelling", "",
+  cli::set_help(command, {"gpipe train lm [options]", "Language modelling", kConfigHint,
                           "  gpipe train lm --stages 2 --micro-batches 8 --steps 500 --save kjv.safetensors\n"
                           "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""});
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
-      LmTask lm(options->task, std::nullopt);
+      LmTask lm(options->task, vocabulary_of(options->run.trainer.weights_path));
       return train(options->run, lm);
     };
   });
@@ -189,21 +212,21 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   add_value(command, "--beam", task.beam_size, parse_count, fmt::format("For BLEU [{}]", task.beam_size))
       ->type_name("N")
       ->group(group);
-  add_value(command, "--dropout", task.dropout, parse_seconds, fmt::format("[{}]", task.dropout))
+  add_value(command, "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout))
       ->type_name("X")
       ->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_seconds,
+  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction,
             fmt::format("[{}]", task.label_smoothing))
       ->type_name("X")
       ->group(group);
   command.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers")
       ->group(group);
-  add_value(command, "--clip-logits", task.clip_logits, parse_seconds, "Largest logit, 0 for none [0]")
+  add_value(command, "--clip-logits", task.clip_logits, parse_number, "Largest logit, 0 for none [0]")
       ->type_name("X")
       ->group(group);
   add_run_options(command, options->run);
   cli::set_help(command,
-                {"gpipe train translate [options]", "Translation of several languages into English", "",
+                {"gpipe train translate [options]", "Translation of several languages into English", kConfigHint,
                  "  gpipe train translate --languages de,fr,hi --stages 2 --micro-batches 8 --save t.safetensors\n"
                  "  echo 'Wählen Sie eine Datei.' | gpipe translate --weights t.safetensors"});
   command.callback([&chosen, options] {
@@ -211,7 +234,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       options->task.seed = options->run.seed;
       options->task.size_multiple = options->run.num_micro_batches;
-      TranslateTask translation(options->task, std::nullopt);
+      TranslateTask translation(options->task, vocabulary_of(options->run.trainer.weights_path));
       return train(options->run, translation);
     };
   });

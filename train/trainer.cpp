@@ -8,10 +8,11 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <fstream>
+#include <limits>
 #include <memory>
 #include <optional>
 
+#include "cli/output_file.h"
 #include "cli/terminal.h"
 #include "data/prefetch.h"
 #include "train/interrupt.h"
@@ -80,6 +81,23 @@ class Trainer {
   }
 
   TrainingResult run() {
+    try {
+      take_steps();
+    } catch (...) {
+      progress_.clear();
+      save();
+      throw;
+    }
+    progress_.clear();
+    save();  // before the last evaluation, which may take long
+    if (result_.ending == Ending::kDone) evaluate(/*is_last=*/true);
+    return std::move(result_);
+  }
+
+ private:
+  static constexpr int kBatchesAhead = 4;
+
+  void take_steps() {
     const Interrupt interrupt;
     pipeline_->train();
     std::int64_t produced = 0;
@@ -102,33 +120,32 @@ class Trainer {
       }
       if (Interrupt::is_requested() && result_.ending == Ending::kDone) result_.ending = Ending::kInterrupted;
     }
-    progress_.clear();
-    if (result_.ending == Ending::kDone) evaluate(/*is_last=*/true);
-    save();
-    return std::move(result_);
   }
 
- private:
-  static constexpr int kBatchesAhead = 4;
-
-  // False if the loss was not finite: then nothing is changed.
+  // False if the loss or the gradient was not finite: then the weights are as they were.
   bool take_step(const TensorBatch& batch) {
     set_learning_rate(*optimizer_, options_.learning_rate.at(result_.num_steps));
     optimizer_->zero_grad();
     const auto start = Clock::now();
-    StepResult step = [&] {
+    StepResult step;
+    try {
       const Autocast autocast(options_.is_bf16);
-      return pipeline_->train_step(batch.inputs, batch.targets, task_.loss(batch.num_items));
-    }();
-    result_.step_seconds += seconds_since(start);
-    result_.last_loss = step.loss.item<double>();
-    if (!std::isfinite(result_.last_loss)) {
+      step = pipeline_->train_step(batch.inputs, batch.targets, task_.loss(batch.num_items));
+    } catch (const NonFiniteLossError&) {
       result_.ending = Ending::kNotFinite;
       return false;
     }
+    const double step_seconds = seconds_since(start);
     const auto update_start = Clock::now();
-    if (options_.clip_norm > 0) clip_grad_norm_(pipeline_, options_.clip_norm);
+    constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+    const double norm = clip_grad_norm_(pipeline_, options_.clip_norm > 0 ? options_.clip_norm : kUnlimited);
+    if (!std::isfinite(norm)) {
+      result_.ending = Ending::kNotFinite;
+      return false;
+    }
     optimizer_->step();
+    result_.last_loss = step.loss.item<double>();
+    result_.step_seconds += step_seconds;
     result_.update_seconds += seconds_since(update_start);
     ++result_.num_steps;
     result_.num_items += batch.num_items;
@@ -221,7 +238,7 @@ class Trainer {
       save_safetensors(options_.save_path, content);
     }
     if (!options_.trace_path.empty() && result_.num_steps > 0) {
-      std::ofstream(options_.trace_path) << to_chrome_trace(last_timeline_);
+      cli::write_output_file(options_.trace_path, to_chrome_trace(last_timeline_), /*force=*/true);
     }
   }
 

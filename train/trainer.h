@@ -33,7 +33,7 @@ struct TrainerOptions {
 enum class Ending {
   kDone,
   kInterrupted,
-  kNotFinite,  // the loss was not a number: weights are those of the step before
+  kNotFinite,  // the loss or the gradient was not: weights and buffers are those of the step before
 };
 
 // What a run came to. Seconds are summed over the steps.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "bleu/corpus_bleu.h"
 #include "data/data_dir.h"
@@ -50,8 +51,15 @@ Vocabulary train_vocabulary(const std::vector<SentencePair>& pairs, std::int64_t
 
 }  // namespace
 
-TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<Vocabulary> vocabulary)
+TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<Vocabulary> vocabulary, bool only_test)
     : options_(options), vocabulary_(std::move(vocabulary)) {
+  if (!only_test && options_.max_length * options_.size_multiple > options_.max_tokens) {
+    throw InvalidArgument(fmt::format(
+        "--max-tokens {} does not hold a sentence of --max-length {} for each of {} micro-batches; at least {} "
+        "would",
+        options_.max_tokens, options_.max_length, options_.size_multiple,
+        options_.max_length * options_.size_multiple));
+  }
   data::HelpOptions help;
   help.languages = options_.languages;
   const std::string dir = options_.data_dir.empty() ? data::find_data_set("libreoffice-help") : options_.data_dir;
@@ -59,7 +67,9 @@ TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<
   const data::ParallelCorpus corpus = data::read_libreoffice_help(dir, help);
   const std::vector<SentencePair> training = first_of_each(corpus.train, options_.num_training);
   if (!vocabulary_) vocabulary_ = train_vocabulary(training, options_.vocabulary_size);
-  training_ = encode(training);
+  std::set<std::string> languages;
+  for (const SentencePair& pair : training) languages.insert(pair.language);
+  options_.languages.assign(languages.begin(), languages.end());
   dev_ = encode(corpus.dev);
   // Some of every language.
   if (dev_.size() > kDevSentences) {
@@ -70,6 +80,8 @@ TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<
     dev_ = std::move(some);
   }
   test_ = first_of_each(corpus.test, options_.num_test);
+  if (only_test) return;
+  training_ = encode(training);
   std::vector<std::int64_t> lengths;
   for (const TokenPair& pair : training_) {
     lengths.push_back(static_cast<std::int64_t>(std::max(pair.source.size(), pair.target.size() - 1)));
@@ -172,8 +184,9 @@ void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures)
   }
   const auto add = [&](const std::string& language, const Segments& segments) {
     const double score = bleu::corpus_bleu(segments.hypotheses, {segments.references}).score;
-    measures.push_back(
-        {"bleu_" + language, score, fmt::format("{:.2f} on {} sentences", score, segments.hypotheses.size())});
+    measures.push_back({"bleu_" + language, score,
+                        fmt::format("{:.2f} on {} sentences, {}", score, segments.hypotheses.size(),
+                                    bleu::signature(1, bleu::Tokenizer::k13a))});
   };
   for (const auto& [language, segments] : by_language) {
     if (language != "all") add(language, segments);
@@ -194,7 +207,8 @@ std::map<std::string, std::string> TranslateTask::metadata() const {
           {"gpipe.model", options_.model},
           {"gpipe.data", "libreoffice-help"},
           {"gpipe.languages", fmt::format("{}", fmt::join(options_.languages, ","))},
-          {"gpipe.max_length", std::to_string(options_.max_length)}};
+          {"gpipe.max_length", std::to_string(options_.max_length)},
+          {"gpipe.clip_logits", fmt::format("{}", options_.clip_logits)}};
 }
 
 NamedTensors TranslateTask::added_tensors() const { return {vocabulary_tensor(*vocabulary_)}; }

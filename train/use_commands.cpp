@@ -16,6 +16,7 @@
 #include "train/image_task.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
+#include "train/run_options.h"
 #include "train/translate_task.h"
 #include "train/translator.h"
 
@@ -26,7 +27,6 @@ using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_path;
-using cli::parse_seconds;
 
 CLI::Option* add_weights(CLI::App& command, std::string& path) {
   return add_value(command, "--weights", path, parse_path, "What gpipe train --save has written")
@@ -48,14 +48,13 @@ Pipeline load_pipeline(const ModelFile& file, const LayerChain& chain) {
   return pipeline;
 }
 
-std::vector<std::string> split_words(const std::string& words) {
-  return words.empty() ? std::vector<std::string>() : cli::parse_list(words, parse_path);
-}
+std::vector<std::string> parse_paths(std::string_view words) { return cli::parse_list(words, parse_path); }
 
 struct EvalCommand {
   std::string weights;
   std::string data_dir;
   int num_stages = 1;
+  std::vector<std::string> text_files;
   std::int64_t num_test = 0;
   std::int64_t beam_size = 4;
 };
@@ -74,17 +73,22 @@ std::unique_ptr<Task> task_of(const ModelFile& file, const EvalCommand& command)
     options.model = file.text("gpipe.model");
     options.data = file.text("gpipe.data");
     options.sequence_length = file.number("gpipe.sequence_length");
-    return std::make_unique<LmTask>(options, file.vocabulary());
+    options.text_files = command.text_files;
+    if (options.data == kOwnText && options.text_files.empty()) {
+      throw CheckpointError(fmt::format("{} was trained on a text of your own; name it with --text", file.path()));
+    }
+    return std::make_unique<LmTask>(options, file.vocabulary(), /*only_test=*/true);
   }
   if (task == "translate") {
     TranslateTaskOptions options;
     options.model = file.text("gpipe.model");
     options.data_dir = command.data_dir;
-    options.languages = split_words(file.text("gpipe.languages"));
+    options.languages = parse_paths(file.text("gpipe.languages"));
     options.max_length = file.number("gpipe.max_length");
     options.num_test = command.num_test;
     options.beam_size = command.beam_size;
-    return std::make_unique<TranslateTask>(options, file.vocabulary());
+    options.clip_logits = parse_number(file.text("gpipe.clip_logits"));
+    return std::make_unique<TranslateTask>(options, file.vocabulary(), /*only_test=*/true);
   }
   throw CheckpointError(fmt::format("{} was trained for the unknown task \"{}\"", file.path(), task));
 }
@@ -114,8 +118,10 @@ int translate(const TranslateCommand& command) {
   const data::Vocabulary vocabulary = file.vocabulary();
   const std::int64_t max_length = file.number("gpipe.max_length");
   const Pipeline pipeline = load_pipeline(
-      file, models::translation_transformer(
-                models::translation_model_options(file.text("gpipe.model"), vocabulary.size()).max_length(max_length)));
+      file,
+      models::translation_transformer(models::translation_model_options(file.text("gpipe.model"), vocabulary.size())
+                                          .max_length(max_length)
+                                          .logit_clip(parse_number(file.text("gpipe.clip_logits")))));
   const Translator translator(*pipeline, vocabulary, {command.beam_size, command.length_penalty, max_length, {}});
   // Line by line, so that it can be talked to.
   for (std::string line; std::getline(std::cin, line);) {
@@ -138,8 +144,7 @@ int generate(const GenerateCommand& command) {
   const std::int64_t max_length = file.number("gpipe.sequence_length");
   const Pipeline pipeline =
       load_pipeline(file, language_chain(file.text("gpipe.model"), vocabulary.size(), max_length, /*dropout=*/0));
-  cli::print(fmt::format("{}{}\n", command.prompt.empty() ? "" : command.prompt + " ",
-                         generate(*pipeline, vocabulary, command.prompt, max_length, command.options)));
+  cli::print(generate(*pipeline, vocabulary, command.prompt, max_length, command.options) + "\n");
   return cli::kDone;
 }
 
@@ -153,6 +158,9 @@ void add_eval_command(CLI::App& app, cli::Run& chosen) {
   add_weights(command, options->weights);
   add_value(command, "--data-dir", options->data_dir, parse_path, "Where the data is [where scripts/get-data puts it]")
       ->type_name("DIR");
+  add_value(command, "--text", options->text_files, parse_paths,
+            "The text of a language model that was trained on your own")
+      ->type_name("FILE,...");
   add_value(command, "--stages", options->num_stages, parse_count, "Workers, one thread each [1]")->type_name("K");
   add_value(command, "--test-samples", options->num_test, parse_count,
             "Translate so many test sentences a language for BLEU [all]")
@@ -168,7 +176,7 @@ void add_translate_command(CLI::App& app, cli::Run& chosen) {
   CLI::App& command = *app.add_subcommand("translate");
   add_weights(command, options->weights);
   add_value(command, "--beam", options->beam_size, parse_count, "Hypotheses that are followed [4]")->type_name("N");
-  add_value(command, "--length-penalty", options->length_penalty, parse_seconds, "More favours longer sentences [0.6]")
+  add_value(command, "--length-penalty", options->length_penalty, parse_number, "More favours longer sentences [0.6]")
       ->type_name("X");
   cli::set_help(
       command, {"gpipe translate --weights FILE [options] < LINES", "Translate lines into English with a trained model",
@@ -183,7 +191,7 @@ void add_generate_command(CLI::App& app, cli::Run& chosen) {
   add_weights(command, options->weights);
   add_value(command, "--prompt", options->prompt, parse_text, "What the text begins with [nothing]")->type_name("TEXT");
   add_value(command, "--tokens", options->options.num_tokens, parse_count, "How much of it [100]")->type_name("N");
-  add_value(command, "--temperature", options->options.temperature, parse_seconds,
+  add_value(command, "--temperature", options->options.temperature, parse_number,
             "Less is more predictable; 0 is the most likely token each time [0.8]")
       ->type_name("X");
   add_value(command, "--top-k", options->options.top_k, parse_index, "Choose among so many, 0 for all [40]")

@@ -1,6 +1,7 @@
 #include "run_command.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <spawn.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
@@ -103,6 +104,23 @@ Outcome run_gpipe(const Arguments& arguments, const std::string& input, const Ar
   const Files files{folder.write("in", input), folder.path("out"), folder.path("err")};
   Outcome outcome;
   outcome.exit_code = wait_for(start(arguments, files, environment));
+  outcome.out = read_file(files.out);
+  outcome.err = read_file(files.err);
+  return outcome;
+}
+
+Outcome run_gpipe_with_signal(const Arguments& arguments, const std::string& text, int signal) {
+  const TemporaryFolder folder;
+  const Files files{folder.write("in", ""), folder.path("out"), folder.path("err")};
+  const pid_t child = start(arguments, files, {});
+  const auto has_ended = [&] {
+    siginfo_t info{};
+    return waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
+  };
+  while (read_file(files.out).find(text) == std::string::npos && !has_ended()) usleep(10000);
+  kill(child, signal);
+  Outcome outcome;
+  outcome.exit_code = wait_for(child);
   outcome.out = read_file(files.out);
   outcome.err = read_file(files.err);
   return outcome;

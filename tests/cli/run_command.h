@@ -17,6 +17,9 @@ using Arguments = std::vector<std::string>;
 // Standard input holds `input`; `environment` has entries such as "PATH=/bin" that replace those of this process.
 Outcome run_gpipe(const Arguments& arguments, const std::string& input = "", const Arguments& environment = {});
 
+// The same; gets the signal once it has printed `text`.
+Outcome run_gpipe_with_signal(const Arguments& arguments, const std::string& text, int signal);
+
 // The same with standard output sent to an existing file, such as /dev/full; `out` stays empty.
 Outcome run_gpipe_into(const std::string& output_path, const Arguments& arguments);
 

@@ -27,8 +27,8 @@ Progress some_progress() {
 }
 
 constexpr const char* kLine =
-    "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  lr 0.001  "
-    "peak 81 MiB, 64 MiB";
+    "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  peak 81 MiB, "
+    "64 MiB  lr 0.001";
 
 // Keeps what was written, a piece each.
 struct Screen {
