@@ -19,7 +19,7 @@ constexpr const char* kReport = "this is a defect of gpipe: please report it wit
 std::string see_help(const CLI::App& app) {
   std::string words = "--help";
   for (const CLI::App* command = &named_command(app); command != nullptr; command = command->get_parent()) {
-    words = command->get_name() + " " + words;
+    words = fmt::format("{} {}", command->get_name(), words);
   }
   return fmt::format("see '{}'", words);
 }
