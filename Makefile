@@ -49,7 +49,7 @@ sanitize: build/sanitize/build.ninja ## run the tests without torch with the add
 
 sanitize-torch: build/sanitize-torch/build.ninja ## run the pipeline's tests with the address sanitizer
 	@cmake --build build/sanitize-torch --parallel $(JOBS) --target torch_tests
-	@ASAN_OPTIONS=detect_stack_use_after_return=1 timeout 900 build/sanitize-torch/bin/torch_tests --gtest_brief=1
+	@ASAN_OPTIONS=detect_stack_use_after_return=1:allocator_may_return_null=1 timeout 900 build/sanitize-torch/bin/torch_tests --gtest_brief=1
 
 tsan: build/tsan/build.ninja ## run the tests of workers, channels, executor and prefetch with the thread sanitizer
 	@cmake --build build/tsan --parallel $(JOBS) --target executor_tests prefetch_tests
