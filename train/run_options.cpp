@@ -10,11 +10,11 @@
 #include "cli/output_file.h"
 #include "cli/quantity.h"
 #include "gpipe/schedule/registry.h"
+#include "train/option_group.h"
 
 namespace gpipe::train {
 namespace {
 
-using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_path;
@@ -30,94 +30,54 @@ bool parse_precision(std::string_view word) { return cli::parse_choice(word, {"f
 std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(words, parse_count); }
 
 void add_pipeline_options(CLI::App& command, RunOptions& options) {
-  const char* group = "Pipeline";
-  add_value(command, "--stages", options.num_stages, parse_count,
-            fmt::format("Workers, one thread each [{}]", options.num_stages))
-      ->type_name("K")
-      ->group(group);
-  add_value(command, "--micro-batches", options.num_micro_batches, parse_count,
-            fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches))
-      ->type_name("M")
-      ->group(group);
-  add_value(command, "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs [1f1b]")
-      ->type_name("NAME")
-      ->group(group);
-  add_value(command, "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]")
-      ->type_name("V")
-      ->group(group);
-  add_value(command, "--recompute", options.recompute, parse_recompute,
-            "Redo forwards in the backward pass to save memory: always, except-last or never [never]")
-      ->type_name("MODE")
-      ->group(group);
-  add_value(command, "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]")
-      ->type_name("N,N,...")
-      ->group(group);
-  add_value(command, "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]")
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--seed", options.seed, parse_index, "Of weights, order and dropout [0]")
-      ->type_name("N")
-      ->group(group);
+  const OptionGroup group{command, "Pipeline"};
+  group.add("K", "--stages", options.num_stages, parse_count,
+            fmt::format("Workers, one thread each [{}]", options.num_stages));
+  group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
+            fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
+  group.add("NAME", "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
+  group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
+  group.add("MODE", "--recompute", options.recompute, parse_recompute,
+            "Redo forwards in the backward pass to save memory: always, except-last or never [never]");
+  group.add("N,N,...", "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]");
+  group.add("N", "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]");
+  group.add("N", "--seed", options.seed, parse_index, "Of weights, order and dropout [0]");
 }
 
 void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
-  const char* group = "Optimization";
-  add_value(command, "--epochs", options.num_epochs, parse_count,
-            fmt::format("Times through the data [{}]", options.num_epochs))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--steps", options.num_steps, parse_count, "Mini-batches, instead of --epochs")
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--optimizer", options.optimizer.name, parse_optimizer,
-            fmt::format("adamw, adam, sgd or rmsprop [{}]", options.optimizer.name))
-      ->type_name("NAME")
-      ->group(group);
-  add_value(command, "--lr", options.learning_rate.peak, parse_number,
-            fmt::format("Learning rate, at its peak [{}]", options.learning_rate.peak))
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--lr-schedule", options.learning_rate.schedule, parse_learning_rate_schedule,
-            fmt::format("constant, inverse-sqrt, cosine or linear [{}]", name(options.learning_rate.schedule)))
-      ->type_name("NAME")
-      ->group(group);
-  add_value(
-      command, "--warmup", options.warmup_steps, parse_index,
-      fmt::format("Steps in which the learning rate rises [{}, or a tenth of all]", options.learning_rate.warmup_steps))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--weight-decay", options.optimizer.weight_decay, parse_number,
-            fmt::format("[{}]", options.optimizer.weight_decay))
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop [0.9]")
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--clip", options.clip_norm, parse_number,
-            fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm))
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--precision", options.is_bf16, parse_precision, "float32 or bf16 (autocast) [float32]")
-      ->type_name("TYPE")
-      ->group(group);
+  const OptionGroup group{command, "Optimization"};
+  group.add("N", "--epochs", options.num_epochs, parse_count,
+            fmt::format("Times through the data [{}]", options.num_epochs));
+  group.add("N", "--steps", options.num_steps, parse_count, "Mini-batches, instead of --epochs");
+  group.add("NAME", "--optimizer", options.optimizer.name, parse_optimizer,
+            fmt::format("adamw, adam, sgd or rmsprop [{}]", options.optimizer.name));
+  group.add("X", "--lr", options.learning_rate.peak, parse_number,
+            fmt::format("Learning rate, at its peak [{}]", options.learning_rate.peak));
+  group.add("NAME", "--lr-schedule", options.learning_rate.schedule, parse_learning_rate_schedule,
+            fmt::format("constant, inverse-sqrt, cosine or linear [{}]", name(options.learning_rate.schedule)));
+  group.add("N", "--warmup", options.warmup_steps, parse_index,
+            fmt::format("Steps in which the learning rate rises [{}, or a tenth of all]",
+                        options.learning_rate.warmup_steps));
+  group.add("X", "--weight-decay", options.optimizer.weight_decay, parse_number,
+            fmt::format("[{}]", options.optimizer.weight_decay));
+  group.add("X", "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop [0.9]");
+  group.add("X", "--clip", options.clip_norm, parse_number,
+            fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm));
+  group.add("TYPE", "--precision", options.is_bf16, parse_precision, "float32 or bf16 (autocast) [float32]");
 }
 
 void add_file_options(CLI::App& command, TrainerOptions& options) {
-  const char* group = "Files";
+  const OptionGroup group{command, "Files"};
   const auto add_file = [&](const char* name, std::string& target, const char* description, const char* type) {
-    add_value(command, name, target, parse_path, description)->type_name(type)->group(group);
+    group.add(type, name, target, parse_path, description);
   };
   add_file("--weights", options.weights_path, "Begin with these weights (safetensors) instead of fresh ones", "FILE");
   add_file("--save", options.save_path, "Keep the weights here (safetensors)", "FILE");
   add_file("--trace", options.trace_path, "Write the last step as a trace for Perfetto", "FILE");
   add_file("--metrics", options.metrics_path, "Write a line of JSON a step", "FILE");
   add_file("--tensorboard", options.tensorboard_dir, "Write event files for TensorBoard", "DIR");
-  command.add_flag("--force", options.force, "Replace files that are there already")->group(group);
+  group.add_flag("--force", options.force, "Replace files that are there already");
 }
-
-}  // namespace
-
-namespace {
 
 // Weights and the like are written under another name and put in place when they are whole.
 void check_replaceable(const std::pair<const char*, std::string>& output) {

@@ -14,6 +14,7 @@
 #include "train/image_task.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
+#include "train/option_group.h"
 #include "train/run_options.h"
 #include "train/run_report.h"
 #include "train/translate_task.h"
@@ -21,7 +22,6 @@
 namespace gpipe::train {
 namespace {
 
-using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_path;
@@ -75,26 +75,16 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   options->run.trainer.clip_norm = 1;
   CLI::App& command = *train_command.add_subcommand("image");
   ImageTaskOptions& task = options->task;
-  const char* group = "Task";
-  add_value(command, "--model", task.model, parse_path,
-            fmt::format("{} [{}]", usages(models::Task::kImage), task.model))
-      ->type_name("MODEL")
-      ->group(group);
-  add_value(command, "--data", task.data, parse_path, "fashion-mnist or cifar10 [fashion-mnist]")
-      ->type_name("NAME")
-      ->group(group);
-  add_value(command, "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]")
-      ->type_name("DIR")
-      ->group(group);
-  add_value(command, "--batch-size", task.batch_size, parse_count,
-            fmt::format("Images in a mini-batch [{}]", task.batch_size))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--samples", task.num_training, parse_count, "Train on so many images only")
-      ->type_name("N")
-      ->group(group);
-  command.add_flag("--augment", task.augment, "Random crops and mirror images")->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction, "[0]")->type_name("X")->group(group);
+  const OptionGroup group{command, "Task"};
+  group.add("MODEL", "--model", task.model, parse_path,
+            fmt::format("{} [{}]", usages(models::Task::kImage), task.model));
+  group.add("NAME", "--data", task.data, parse_path, "fashion-mnist or cifar10 [fashion-mnist]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]");
+  group.add("N", "--batch-size", task.batch_size, parse_count,
+            fmt::format("Images in a mini-batch [{}]", task.batch_size));
+  group.add("N", "--samples", task.num_training, parse_count, "Train on so many images only");
+  group.add_flag("--augment", task.augment, "Random crops and mirror images");
+  group.add("X", "--label-smoothing", task.label_smoothing, parse_fraction, "[0]");
   add_run_options(command, options->run);
   cli::set_help(command, {"gpipe train image [options]", "Image classification", kConfigHint,
                           "  gpipe train image --stages 2 --epochs 1\n"
@@ -127,31 +117,19 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   options->run.trainer.clip_norm = 1;
   CLI::App& command = *train_command.add_subcommand("lm");
   LmTaskOptions& task = options->task;
-  const char* group = "Task";
-  add_value(command, "--model", task.model, parse_path,
-            fmt::format("{} [{}]", usages(models::Task::kLanguage), task.model))
-      ->type_name("MODEL")
-      ->group(group);
-  add_value(command, "--data", task.data, parse_path, "kjv or gcide [kjv]")->type_name("NAME")->group(group);
-  add_value(command, "--text", task.text_files, parse_words, "Your own text instead, plain or gzip")
-      ->type_name("FILE,...")
-      ->group(group);
-  add_value(command, "--vocabulary", task.vocabulary_size, parse_count,
-            fmt::format("Sub-words [{}]", task.vocabulary_size))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--sequence-length", task.sequence_length, parse_count,
-            fmt::format("Tokens [{}]", task.sequence_length))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--batch-size", task.batch_size, parse_count,
-            fmt::format("Sequences in a mini-batch [{}]", task.batch_size))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout))
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction, "[0]")->type_name("X")->group(group);
+  const OptionGroup group{command, "Task"};
+  group.add("MODEL", "--model", task.model, parse_path,
+            fmt::format("{} [{}]", usages(models::Task::kLanguage), task.model));
+  group.add("NAME", "--data", task.data, parse_path, "kjv or gcide [kjv]");
+  group.add("FILE,...", "--text", task.text_files, parse_words, "Your own text instead, plain or gzip");
+  group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
+            fmt::format("Sub-words [{}]", task.vocabulary_size));
+  group.add("N", "--sequence-length", task.sequence_length, parse_count,
+            fmt::format("Tokens [{}]", task.sequence_length));
+  group.add("N", "--batch-size", task.batch_size, parse_count,
+            fmt::format("Sequences in a mini-batch [{}]", task.batch_size));
+  group.add("X", "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout));
+  group.add("X", "--label-smoothing", task.label_smoothing, parse_fraction, "[0]");
   add_run_options(command, options->run);
   cli::set_help(command, {"gpipe train lm [options]", "Language modelling", kConfigHint,
                           "  gpipe train lm --stages 2 --micro-batches 8 --steps 500 --save kjv.safetensors\n"
@@ -179,51 +157,25 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   options->run.trainer.clip_norm = 1;
   CLI::App& command = *train_command.add_subcommand("translate");
   TranslateTaskOptions& task = options->task;
-  const char* group = "Task";
-  add_value(command, "--model", task.model, parse_path,
-            fmt::format("t:L,H,A,d: L layers, feed-forward width H, A heads, width d [{}]", task.model))
-      ->type_name("MODEL")
-      ->group(group);
-  add_value(command, "--languages", task.languages, parse_words, "Such as de,fr,hi [all that are there]")
-      ->type_name("LANG,...")
-      ->group(group);
-  add_value(command, "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where scripts/get-data puts it]")
-      ->type_name("DIR")
-      ->group(group);
-  add_value(command, "--vocabulary", task.vocabulary_size, parse_count,
-            fmt::format("Sub-words [{}]", task.vocabulary_size))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--max-tokens", task.max_tokens, parse_count,
-            fmt::format("Tokens in a mini-batch, with padding [{}]", task.max_tokens))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--max-length", task.max_length, parse_count,
-            fmt::format("Longest sentence in tokens [{}]", task.max_length))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--samples", task.num_training, parse_count, "Train on so many pairs a language only")
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--test-samples", task.num_test, parse_count,
-            "Translate so many test sentences a language for BLEU [all]")
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--beam", task.beam_size, parse_count, fmt::format("For BLEU [{}]", task.beam_size))
-      ->type_name("N")
-      ->group(group);
-  add_value(command, "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout))
-      ->type_name("X")
-      ->group(group);
-  add_value(command, "--label-smoothing", task.label_smoothing, parse_fraction,
-            fmt::format("[{}]", task.label_smoothing))
-      ->type_name("X")
-      ->group(group);
-  command.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers")
-      ->group(group);
-  add_value(command, "--clip-logits", task.clip_logits, parse_number, "Largest logit, 0 for none [0]")
-      ->type_name("X")
-      ->group(group);
+  const OptionGroup group{command, "Task"};
+  group.add("MODEL", "--model", task.model, parse_path,
+            fmt::format("t:L,H,A,d: L layers, feed-forward width H, A heads, width d [{}]", task.model));
+  group.add("LANG,...", "--languages", task.languages, parse_words, "Such as de,fr,hi [all that are there]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where scripts/get-data puts it]");
+  group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
+            fmt::format("Sub-words [{}]", task.vocabulary_size));
+  group.add("N", "--max-tokens", task.max_tokens, parse_count,
+            fmt::format("Tokens in a mini-batch, with padding [{}]", task.max_tokens));
+  group.add("N", "--max-length", task.max_length, parse_count,
+            fmt::format("Longest sentence in tokens [{}]", task.max_length));
+  group.add("N", "--samples", task.num_training, parse_count, "Train on so many pairs a language only");
+  group.add("N", "--test-samples", task.num_test, parse_count,
+            "Translate so many test sentences a language for BLEU [all]");
+  group.add("N", "--beam", task.beam_size, parse_count, fmt::format("For BLEU [{}]", task.beam_size));
+  group.add("X", "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout));
+  group.add("X", "--label-smoothing", task.label_smoothing, parse_fraction, fmt::format("[{}]", task.label_smoothing));
+  group.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers");
+  group.add("X", "--clip-logits", task.clip_logits, parse_number, "Largest logit, 0 for none [0]");
   add_run_options(command, options->run);
   cli::set_help(command,
                 {"gpipe train translate [options]", "Translation of several languages into English", kConfigHint,
@@ -248,11 +200,12 @@ void add_train_command(CLI::App& app, cli::Run& chosen) {
   add_image_command(command, chosen);
   add_lm_command(command, chosen);
   add_translate_command(command, chosen);
-  cli::set_help(command, {"gpipe train TASK [options]", "Train a model on real data, in stages",
-                          "'gpipe train TASK --help' lists the options of a task; --config FILE reads them from a "
-                          "file, JSON or TOML. Ctrl-C ends the step, prints the summary and keeps "
-                          "the weights.",
-                          "  gpipe train image --stages 2 --epochs 1"});
+  cli::set_help(
+      command,
+      {"gpipe train TASK [options]", "Train a model on real data, in stages",
+       "'gpipe train TASK --help' lists the options of a task. Ctrl-C ends the step, prints the summary and keeps "
+       "the weights.",
+       "  gpipe train image --stages 2 --epochs 1"});
 }
 
 }  // namespace gpipe::train

@@ -1,0 +1,27 @@
+// OptionGroup: options of one heading in the help, each with the name of its value.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <string_view>
+
+#include "cli/option.h"
+
+namespace gpipe::train {
+
+struct OptionGroup {
+  CLI::App& command;
+  const char* heading;
+
+  // See cli::add_value; `type` is what the help calls the value.
+  template <typename Target, typename Value>
+  void add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
+           const std::string& description) const {
+    cli::add_value(command, name, target, parse, description)->type_name(type)->group(heading);
+  }
+  void add_flag(const std::string& name, bool& target, const std::string& description) const {
+    command.add_flag(name, target, description)->group(heading);
+  }
+};
+
+}  // namespace gpipe::train
