@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpipe/schedule/flow.h"
+#include "gpipe/schedule/liveness.h"
 
 namespace gpipe {
 
@@ -17,11 +18,17 @@ struct StageCosts {
   double weight_grad_seconds = 1;
   double recompute_seconds = 1;
   double update_seconds = 0;          // optimizer step, once a step
-  std::int64_t static_bytes = 0;      // weights, their gradients and the optimizer's state
+  std::int64_t static_bytes = 0;      // weights, their gradients, the optimizer's state, buffers
   std::int64_t activation_bytes = 0;  // kept from F (or R) to the end of the backward
   std::int64_t input_bytes = 0;       // kept from F to R when the stage recomputes
   std::int64_t output_bytes = 0;      // of one activation message, and of its gradient
+  std::int64_t kept_input_bytes = 0;  // of the input, kept with the activations
+  std::int64_t working_bytes = 0;     // the most that is live during an action, without the input
 };
+
+inline StageBytes stage_bytes(const StageCosts& costs) {
+  return {costs.static_bytes, costs.activation_bytes, costs.input_bytes, costs.kept_input_bytes, costs.working_bytes};
+}
 
 struct LinkCosts {
   double latency_seconds = 0;

@@ -2,49 +2,82 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
 namespace gpipe {
 namespace {
 
 __extension__ using Int128 = __int128;
 
-}  // namespace
-
-IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : optimizer_slots_(optimizer_slots) {
-  parameters_ = {0};
-  activations_ = {0};
-  input_ = {0};
-  std::vector<std::int64_t> skips;
-  for (const SkipProfile& skip : profile.skips) skips.push_back(skip.bytes);
-  passing_ = PassingSkips(profile, skips);
-  for (const LayerProfile& layer : profile.layers) {
-    parameters_.push_back(parameters_.back() + layer.parameter_bytes);
-    activations_.push_back(activations_.back() + layer.activation_bytes);
-    input_.push_back(layer.output_bytes + passing_.crossing(static_cast<int>(input_.size())));
-  }
+std::int64_t saturated(Int128 bytes) {
+  return static_cast<std::int64_t>(std::min<Int128>(bytes, std::numeric_limits<std::int64_t>::max()));
 }
 
-std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int end) const {
-  const Int128 activation_bytes = activations_[end] - activations_[begin];
-  const Int128 input_bytes = input_[begin] - passing_.passing(begin, end);
-  Int128 peak = 0;
-  for (const Live& held : live) peak = std::max(peak, held.activations * activation_bytes + held.inputs * input_bytes);
-  const Int128 weights = Int128{2 + std::int64_t{optimizer_slots_}} * (parameters_[end] - parameters_[begin]);
-  return static_cast<std::int64_t>(std::min<Int128>(weights + peak, std::numeric_limits<std::int64_t>::max()));
-}
-
-std::vector<int> IntervalBytes::furthest_ends(const std::vector<Live>& live, std::int64_t limit_bytes) const {
-  std::vector<int> ends(num_layers());
-  for (int begin = 0; begin < num_layers(); ++begin) {
+// For each begin, the largest end for which fits(begin, end); the begin itself if there is none.
+template <typename Fits>
+std::vector<int> furthest(int num_layers, const Fits& does_fit) {
+  std::vector<int> ends(num_layers);
+  for (int begin = 0; begin < num_layers; ++begin) {
     int fits = begin;
-    int too_far = num_layers() + 1;
+    int too_far = num_layers + 1;
     while (too_far - fits > 1) {
       const int middle = fits + (too_far - fits) / 2;
-      (bytes(live, begin, middle) <= limit_bytes ? fits : too_far) = middle;
+      (does_fit(begin, middle) ? fits : too_far) = middle;
     }
     ends[begin] = fits;
   }
   return ends;
+}
+
+}  // namespace
+
+IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : optimizer_slots_(optimizer_slots) {
+  parameters_ = {0};
+  other_statics_ = {0};
+  activations_ = {0};
+  input_ = {0};
+  kept_ = {0};
+  std::vector<std::int64_t> skips;
+  for (const SkipProfile& skip : profile.skips) skips.push_back(skip.bytes);
+  passing_ = PassingSkips(profile, skips);
+  std::vector<std::int64_t> working;
+  for (const LayerProfile& layer : profile.layers) {
+    working.push_back(activations_.back() + gpipe::working_bytes(layer));
+    parameters_.push_back(parameters_.back() + layer.parameter_bytes);
+    other_statics_.push_back(other_statics_.back() + gradient_bytes(layer) + layer.buffer_bytes);
+    activations_.push_back(activations_.back() + layer.activation_bytes);
+    input_.push_back(layer.output_bytes + passing_.crossing(static_cast<int>(input_.size())));
+    kept_.push_back(layer.kept_output_bytes);
+  }
+  kept_.back() = 0;  // there is no next stage to hold the model's output
+  working_ = RangeMax(std::move(working));
+}
+
+std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int end) const {
+  const Int128 input_bytes = input_[begin] - passing_.passing(begin, end);
+  const Int128 skip_bytes = passing_.crossing(begin) - passing_.passing(begin, end);
+  const Int128 held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_[begin] + skip_bytes;
+  const Int128 at_work_bytes = working_bytes(begin, end) + input_bytes;
+  Int128 peak = 0;
+  for (const Live& held : live) {
+    const Int128 activations = held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + at_work_bytes;
+    peak = std::max(peak, activations + held.inputs * input_bytes);
+  }
+  return saturated(peak + least_bytes(false, begin, end));
+}
+
+std::int64_t IntervalBytes::least_bytes(bool is_at_work, int begin, int end) const {
+  const Int128 parameters = Int128{1 + std::int64_t{optimizer_slots_}} * (parameters_[end] - parameters_[begin]);
+  const Int128 working = is_at_work ? Int128{working_bytes(begin, end)} + kept_[begin] : 0;
+  return saturated(parameters + (other_statics_[end] - other_statics_[begin]) + working);
+}
+
+std::vector<int> IntervalBytes::furthest_ends(const std::vector<Live>& live, std::int64_t limit_bytes) const {
+  return furthest(num_layers(), [&](int begin, int end) { return bytes(live, begin, end) <= limit_bytes; });
+}
+
+std::vector<int> IntervalBytes::furthest_possible_ends(bool is_at_work, std::int64_t limit_bytes) const {
+  return furthest(num_layers(), [&](int begin, int end) { return least_bytes(is_at_work, begin, end) <= limit_bytes; });
 }
 
 const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live) {

@@ -8,6 +8,7 @@
 
 #include "gpipe/plan/passing_skips.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/range_max.h"
 #include "gpipe/schedule/liveness.h"
 
 namespace gpipe {
@@ -17,19 +18,33 @@ class IntervalBytes {
   // REQUIRES: `profile` has passed check_profile; optimizer_slots is at least zero.
   IntervalBytes(const Profile& profile, int optimizer_slots);
 
-  // Does not fall when `end` grows. Ends at 2^63-1.
+  // See Note [Peak bytes] in partition.h. Takes constant time for each `live`, does not fall when `end` grows, ends at
+  // 2^63-1.
   std::int64_t bytes(const std::vector<Live>& live, int begin, int end) const;
+
+  // No more than `bytes` of any schedule; if `is_at_work`, of any in which the stage works on a micro-batch. Does not fall
+  // when `end` grows, nor when `begin` falls.
+  std::int64_t least_bytes(bool is_at_work, int begin, int end) const;
 
   // For each first layer, the largest `end` that fits the limit; the layer itself if none does.
   std::vector<int> furthest_ends(const std::vector<Live>& live, std::int64_t limit_bytes) const;
+  // The same of least_bytes.
+  std::vector<int> furthest_possible_ends(bool is_at_work, std::int64_t limit_bytes) const;
 
   int num_layers() const { return static_cast<int>(input_.size()) - 1; }
 
  private:
+  std::int64_t working_bytes(int begin, int end) const {
+    return working_.of(static_cast<std::size_t>(begin), static_cast<std::size_t>(end)) - activations_[begin];
+  }
+
   int optimizer_slots_;
-  std::vector<std::int64_t> parameters_;   // prefix sums over the layers
-  std::vector<std::int64_t> activations_;  // prefix sums over the layers
-  std::vector<std::int64_t> input_;        // what crosses boundary b: the activation and the skips
+  std::vector<std::int64_t> parameters_;     // prefix sums over the layers
+  std::vector<std::int64_t> other_statics_;  // prefix sums over the layers: gradients and buffers
+  std::vector<std::int64_t> activations_;    // prefix sums over the layers
+  std::vector<std::int64_t> input_;          // what crosses boundary b: the activation and the skips
+  std::vector<std::int64_t> kept_;           // of the activation that crosses boundary b
+  RangeMax working_;                         // of each layer, with the activations of all layers before it
   PassingSkips passing_;
 };
 

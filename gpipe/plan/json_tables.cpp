@@ -64,6 +64,7 @@ class TableReader {
 
   bool end_object() {
     (depth_ == kInRecord ? record().offset : tables_.offset) = last_taken();
+    if (depth_ == kInTables) tables_.top.offset = last_taken();
     --depth_;
     return true;
   }
@@ -97,6 +98,12 @@ class TableReader {
   }
 
   bool scalar(JsonScalar value, std::size_t offset) {
+    if (depth_ == kInTables) {
+      JsonTable& table = tables_.tables.back();  // it is none
+      tables_.top.fields.push_back({std::move(table.name), table.name_offset, std::move(value), offset});
+      tables_.tables.pop_back();
+      return true;
+    }
     if (depth_ != kInRecord) fail_shape(json_shown(value), offset);
     record().fields.back().value = std::move(value);
     record().fields.back().value_offset = offset;

@@ -1,5 +1,5 @@
-// Reads the one shape of JSON the library takes, {"table": [{"field": scalar, ...}, ...], ...}, and remembers where
-// everything stood. What the names and the values mean is the caller's business.
+// Reads the one shape of JSON the library takes, {"field": scalar, "table": [{"field": scalar, ...}, ...], ...}, and
+// remembers where everything stood. What the names and the values mean is the caller's business.
 #pragma once
 
 #include <cstddef>
@@ -33,6 +33,7 @@ struct JsonTable {
 };
 
 struct JsonTables {
+  JsonRecord top;                 // the scalars beside the tables
   std::vector<JsonTable> tables;  // in the order of the text; names may repeat
   std::size_t offset = 0;
 };

@@ -54,14 +54,26 @@ struct Partition {
   double makespan_seconds = 0;  // sum(t) + (M-1)·max(t)
 };
 
+// Note [Peak bytes]
+// A stage of layers [begin, end) holds at most
+//   static + the most, over `live`, of (activations - 1) · (A + kept) + inputs · I + (W + I if activations >= 1)
+// One micro-batch is worked on, the others are held:
+//   static = parameter_bytes · (1 + optimizer_slots) + gradient_bytes + buffer_bytes
+//   A      = activation_bytes, without kept_output_bytes of layer end-1 unless the model ends there: the next stage
+//            receives that tensor, and it counts as its input from then on
+//   I      = output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it
+//   kept   = what of the input the graph holds: kept_output_bytes of layer begin-1, and the skips
+//   W      = the most, over the layers, of working_bytes and activation_bytes of the layers before it in the stage
+// A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
+// forward that will be recomputed needs W too: its graph is dropped at its end. Messages that wait for their receiver are
+// not counted. Bytes end at 2^63-1.
+
 // A stage of layers [begin, end), at least one, takes
 //   seconds = (forward + backward [+ forward again]) / worker_speed
 //           + one message to the next stage of output_bytes of layer end-1, one to the previous of layer begin-1
 //           + one message for each skip stashed in it and popped behind it, and one for each the other way round
-//   bytes   = parameter_bytes · (2 + optimizer_slots)
-//           + the most, over `live`, of activations · activation_bytes + inputs · input_bytes, where input_bytes are
-//             output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it
-// where a message takes link.latency_seconds and its transfer, and bytes end at 2^63-1.
+//   bytes   = as in Note [Peak bytes]
+// where a message takes link.latency_seconds and its transfer.
 //
 // Throws InvalidArgument for options out of range (more stages than layers among them) or a profile that check_profile
 // refuses, and InfeasibleError when no partition fits the memory limit. Takes O(stages · layers²) for kSlowestStage;

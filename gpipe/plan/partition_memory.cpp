@@ -31,9 +31,8 @@ bool fits(FurthestEnds& furthest, const std::vector<std::vector<Live>>& live, in
   return next[0] == 0;
 }
 
-// No partition into fewer stages fits, whatever the schedule, if every stage holds what `least` says; 0 if none can.
-int least_possible_num_stages(FurthestEnds& furthest, const Live& least, int num_layers) {
-  const std::vector<int>& furthest_end = furthest.of({least});
+// No partition into fewer stages fits, whatever the schedule; 0 if none can.
+int least_possible_num_stages(const std::vector<int>& furthest_end, int num_layers) {
   int num_stages = 0;
   for (int begin = 0; begin < num_layers; begin = furthest_end[begin]) {
     if (furthest_end[begin] == begin) return 0;
@@ -91,9 +90,10 @@ std::int64_t least_fullest_bytes(const IntervalBytes& bytes, const std::vector<s
 int smallest_num_stages(const IntervalBytes& bytes, const PartitionOptions& options) {
   const int num_layers = bytes.num_layers();
   const std::vector<std::vector<Live>> own = live_of(options, options.num_stages);
-  const Live least = {std::all_of(own.begin(), own.end(), holds_activations) ? 1 : 0, 0};
+  const bool is_at_work = std::all_of(own.begin(), own.end(), holds_activations);
   FurthestEnds furthest(bytes, *options.memory_limit_bytes);
-  const int first = least_possible_num_stages(furthest, least, num_layers);
+  const int first =
+      least_possible_num_stages(bytes.furthest_possible_ends(is_at_work, *options.memory_limit_bytes), num_layers);
   if (first == 0) return 0;
   for (int num_stages = first; num_stages <= num_layers; ++num_stages) {
     const std::vector<std::vector<Live>> live = live_of(options, num_stages);

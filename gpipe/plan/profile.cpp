@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -28,8 +29,12 @@ std::string to_json(const LayerProfile& layer) {
   if (layer.input_grad_seconds) json["input_grad_seconds"] = *layer.input_grad_seconds;
   if (layer.weight_grad_seconds) json["weight_grad_seconds"] = *layer.weight_grad_seconds;
   json["parameter_bytes"] = layer.parameter_bytes;
+  if (layer.gradient_bytes) json["gradient_bytes"] = *layer.gradient_bytes;
+  if (layer.buffer_bytes != 0) json["buffer_bytes"] = layer.buffer_bytes;
   json["activation_bytes"] = layer.activation_bytes;
   json["output_bytes"] = layer.output_bytes;
+  if (layer.kept_output_bytes != 0) json["kept_output_bytes"] = layer.kept_output_bytes;
+  if (layer.working_bytes) json["working_bytes"] = *layer.working_bytes;
   return one_line(json);
 }
 
@@ -63,10 +68,26 @@ class ByteSum {
   std::int64_t sum_ = 0;
 };
 
+void check_order(const std::string& where, const LayerProfile& layer) {
+  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes)) {
+    throw InvalidArgument(
+        fmt::format("{}: kept_output_bytes is {}; expected at most output_bytes ({}) and activation_bytes ({})", where,
+                    layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes));
+  }
+  if (working_bytes(layer) < layer.activation_bytes) {
+    throw InvalidArgument(fmt::format("{}: working_bytes is {}; expected at least activation_bytes ({})", where,
+                                      *layer.working_bytes, layer.activation_bytes));
+  }
+}
+
 }  // namespace
 
 void check_profile(const Profile& profile) {
   if (profile.layers.empty()) throw InvalidArgument("the profile has no layers");
+  if (profile.samples_per_micro_batch < 0) {
+    throw InvalidArgument(
+        fmt::format("samples_per_micro_batch is {}; expected 0 or more", profile.samples_per_micro_batch));
+  }
   const int num_layers = static_cast<int>(profile.layers.size());
   ByteSum sum;
   for (int index = 0; index < num_layers; ++index) {
@@ -79,6 +100,11 @@ void check_profile(const Profile& profile) {
     sum.add(where, "parameter_bytes", layer.parameter_bytes);
     sum.add(where, "activation_bytes", layer.activation_bytes);
     sum.add(where, "output_bytes", layer.output_bytes);
+    sum.add(where, "gradient_bytes", layer.gradient_bytes.value_or(0));
+    sum.add(where, "buffer_bytes", layer.buffer_bytes);
+    sum.add(where, "kept_output_bytes", layer.kept_output_bytes);
+    sum.add(where, "working_bytes", layer.working_bytes.value_or(0));
+    check_order(where, layer);
   }
   for (std::size_t index = 0; index < profile.skips.size(); ++index) {
     const SkipProfile& skip = profile.skips[index];
@@ -96,7 +122,10 @@ std::string to_json(const Profile& profile) {
   std::vector<std::string> skips;
   for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
   for (const SkipProfile& skip : profile.skips) skips.push_back(to_json(skip));
-  return fmt::format("{{\n  \"layers\": {},\n  \"skips\": {}\n}}\n", lines(layers), lines(skips));
+  const std::string samples = profile.samples_per_micro_batch == 0 ? ""
+                                                                   : fmt::format("  \"samples_per_micro_batch\": {},\n",
+                                                                                 profile.samples_per_micro_batch);
+  return fmt::format("{{\n{}  \"layers\": {},\n  \"skips\": {}\n}}\n", samples, lines(layers), lines(skips));
 }
 
 }  // namespace gpipe

@@ -19,9 +19,24 @@ struct LayerProfile {
   std::optional<double> input_grad_seconds;
   std::optional<double> weight_grad_seconds;
   std::int64_t parameter_bytes = 0;
-  std::int64_t activation_bytes = 0;  // saved for the backward
+  std::optional<std::int64_t> gradient_bytes;  // of the parameters; absent = parameter_bytes
+  std::int64_t buffer_bytes = 0;               // kept like parameters, without gradient or optimizer state
+  std::int64_t activation_bytes = 0;           // saved for the backward
   std::int64_t output_bytes = 0;
+  // The part of activation_bytes that is the layer's own output, kept by this layer or the next one; at most
+  // output_bytes. At the end of a stage that tensor is the input of the next stage, which holds it instead.
+  std::int64_t kept_output_bytes = 0;
+  // The most that is live at once while the layer runs forward or backward, above what the layers before it keep;
+  // at least activation_bytes, and these if absent.
+  std::optional<std::int64_t> working_bytes;
 };
+
+inline std::int64_t gradient_bytes(const LayerProfile& layer) {
+  return layer.gradient_bytes.value_or(layer.parameter_bytes);
+}
+inline std::int64_t working_bytes(const LayerProfile& layer) {
+  return layer.working_bytes.value_or(layer.activation_bytes);
+}
 
 // A tensor stashed by layer `from` and popped by layer `to`.
 struct SkipProfile {
@@ -34,16 +49,19 @@ struct SkipProfile {
 struct Profile {
   std::vector<LayerProfile> layers;
   std::vector<SkipProfile> skips;
+  int samples_per_micro_batch = 0;  // of the micro-batch that was measured; 0 = unknown
 };
 
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
-// bytes are at least zero and add up to less than 2^63, and skips go forward between layers that exist.
+// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output and of the activations,
+// working bytes are at least the activations, and skips go forward between layers that exist.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
 // become U+FFFD.
 //
 //   {
+//     "samples_per_micro_batch": 8,
 //     "layers": [
 //       {"name":"conv","forward_seconds":0.5,"backward_seconds":1.0, ...},
 //       {"name":"head","forward_seconds":0.5,"backward_seconds":1.0, ...}
@@ -54,11 +72,13 @@ void check_profile(const Profile& profile);
 //   }
 std::string to_json(const Profile& profile);
 
-// Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "input_grad_seconds" and
-// "weight_grad_seconds" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
+// Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "samples_per_micro_batch" and, of a
+// layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes" and
+// "working_bytes" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
 //
 // Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
-// negative or non-finite numbers, bytes that are not whole, skips between layers that do not exist or that go backward.
+// negative or non-finite numbers, bytes that are not whole or not in the order that check_profile wants, skips between
+// layers that do not exist or that go backward.
 // The position it names is that of the last character of what is wrong.
 Profile parse_profile(std::string_view json);
 

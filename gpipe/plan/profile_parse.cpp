@@ -21,10 +21,12 @@ struct Form {
 };
 const Form kLayerForm = {"layer",
                          {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes",
-                          "output_bytes", "input_grad_seconds", "weight_grad_seconds"},
+                          "output_bytes", "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes",
+                          "kept_output_bytes", "working_bytes"},
                          6};
 const Form kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
 const std::vector<std::string> kTables = {"layers", "skips"};
+const std::vector<std::string> kScalars = {"samples_per_micro_batch"};
 
 std::string hint(std::string_view name, const std::vector<std::string>& candidates) {
   constexpr std::size_t kLongest = 60;  // comparing two names takes the product of their lengths
@@ -127,6 +129,19 @@ LayerProfile read_layer(const Record& record) {
   layer.parameter_bytes = record.bytes("parameter_bytes");
   layer.activation_bytes = record.bytes("activation_bytes");
   layer.output_bytes = record.bytes("output_bytes");
+  if (record.has("gradient_bytes")) layer.gradient_bytes = record.bytes("gradient_bytes");
+  if (record.has("buffer_bytes")) layer.buffer_bytes = record.bytes("buffer_bytes");
+  if (record.has("kept_output_bytes")) layer.kept_output_bytes = record.bytes("kept_output_bytes");
+  if (record.has("working_bytes")) layer.working_bytes = record.bytes("working_bytes");
+  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes)) {
+    record.fail_value(record.field("kept_output_bytes"),
+                      fmt::format("at most \"output_bytes\" ({}) and \"activation_bytes\" ({})", layer.output_bytes,
+                                  layer.activation_bytes));
+  }
+  if (working_bytes(layer) < layer.activation_bytes) {
+    record.fail_value(record.field("working_bytes"),
+                      fmt::format("at least \"activation_bytes\" ({})", layer.activation_bytes));
+  }
   return layer;
 }
 
@@ -192,13 +207,45 @@ const JsonTable* find_table(const JsonTables& tables, std::string_view name) {
   return nullptr;
 }
 
+[[noreturn]] void fail_unknown(std::string_view json, const std::string& name, std::size_t offset) {
+  std::vector<std::string> known = kTables;
+  known.insert(known.end(), kScalars.begin(), kScalars.end());
+  json_fail_at(json, offset,
+               fmt::format("unknown field {}{}; the fields of a profile are {}", json_quoted(name), hint(name, known),
+                           fmt::join(known, ", ")));
+}
+
+int read_samples(std::string_view json, const JsonTables& tables) {
+  int samples = 0;
+  const JsonField* first = nullptr;
+  for (const JsonField& field : tables.top.fields) {
+    if (contains(kTables, field.name)) {
+      json_fail_at(
+          json, field.value_offset,
+          fmt::format("{} must be an array of objects, got {}", json_quoted(field.name), json_shown(field.value)));
+    }
+    if (!contains(kScalars, field.name)) fail_unknown(json, field.name, field.name_offset);
+    if (first != nullptr) {
+      json_fail_at(json, field.name_offset, fmt::format("{} is given twice", json_quoted(field.name)));
+    }
+    first = &field;
+    const auto* number = std::get_if<std::uint64_t>(&field.value);
+    if (number == nullptr || *number > static_cast<std::uint64_t>(std::numeric_limits<int>::max())) {
+      json_fail_at(json, field.value_offset,
+                   fmt::format("{} is {}; expected a whole number from 0 to 2^31-1", json_quoted(field.name),
+                               json_shown(field.value)));
+    }
+    samples = static_cast<int>(*number);
+  }
+  return samples;
+}
+
 void check_tables(std::string_view json, const JsonTables& tables) {
   for (const JsonTable& table : tables.tables) {
-    if (!contains(kTables, table.name)) {
-      json_fail_at(json, table.name_offset,
-                   fmt::format("unknown field {}{}; the fields of a profile are layers, skips", json_quoted(table.name),
-                               hint(table.name, kTables)));
+    if (contains(kScalars, table.name)) {
+      json_fail_at(json, table.name_offset, fmt::format("{} must be a number, got an array", json_quoted(table.name)));
     }
+    if (!contains(kTables, table.name)) fail_unknown(json, table.name, table.name_offset);
     if (&table != find_table(tables, table.name)) {
       json_fail_at(json, table.name_offset, fmt::format("{} is given twice", json_quoted(table.name)));
     }
@@ -213,8 +260,9 @@ void check_tables(std::string_view json, const JsonTables& tables) {
 
 Profile parse_profile(std::string_view json) {
   const JsonTables tables = parse_json_tables(json);
-  check_tables(json, tables);
   Profile profile;
+  profile.samples_per_micro_batch = read_samples(json, tables);
+  check_tables(json, tables);
   const std::vector<JsonRecord>& layers = find_table(tables, "layers")->records;
   for (std::size_t index = 0; index < layers.size(); ++index) {
     profile.layers.push_back(read_layer(Record(json, layers[index], kLayerForm, index)));

@@ -27,8 +27,8 @@ void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_
 }
 
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
-  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-  Int128 parameter_bytes = 0;
+  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  Int128 static_bytes = 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = layers[index];
     const BackwardParts parts = backward_parts(layer);
@@ -36,13 +36,17 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     costs.backward_seconds += layer.backward_seconds;
     costs.input_grad_seconds += parts.input_grad_seconds;
     costs.weight_grad_seconds += parts.weight_grad_seconds;
+    costs.working_bytes = std::max(costs.working_bytes, costs.activation_bytes + working_bytes(layer));
     costs.activation_bytes += layer.activation_bytes;
-    parameter_bytes += layer.parameter_bytes;
+    static_bytes += Int128{layer.parameter_bytes} * (Int128{1} + optimizer_slots);
+    static_bytes += Int128{gradient_bytes(layer)} + layer.buffer_bytes;
   }
   costs.recompute_seconds = costs.forward_seconds;
-  costs.static_bytes = static_cast<std::int64_t>(
-      std::min<Int128>(parameter_bytes * (Int128{2} + optimizer_slots), std::numeric_limits<std::int64_t>::max()));
+  if (end < static_cast<int>(layers.size())) costs.activation_bytes -= layers[end - 1].kept_output_bytes;
+  costs.static_bytes =
+      static_cast<std::int64_t>(std::min<Int128>(static_bytes, std::numeric_limits<std::int64_t>::max()));
   costs.input_bytes = begin == 0 ? 0 : layers[begin - 1].output_bytes;
+  costs.kept_input_bytes = begin == 0 ? 0 : layers[begin - 1].kept_output_bytes;
   costs.output_bytes = layers[end - 1].output_bytes;
   return costs;
 }
@@ -69,6 +73,7 @@ Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_sta
     costs.routes.skips.push_back(route);
     costs.skip_bytes.push_back(skip.bytes);
     costs.stages[route.to_stage].input_bytes += skip.bytes;
+    costs.stages[route.to_stage].kept_input_bytes += skip.bytes;
   }
   return costs;
 }

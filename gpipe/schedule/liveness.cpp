@@ -18,19 +18,21 @@ std::vector<bool> recomputed(const Schedule& schedule) {
   return table;
 }
 
-// Walks one worker's program and calls `on_change(stage, activations, inputs)` with the change of what the stage holds:
-// what an action adds when it starts, what it drops when it ends.
-template <typename OnChange>
-void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int worker, const OnChange& on_change) {
+// Walks one worker's program and calls `on_action(stage, at_work, change)`: whether the micro-batch at work was held with
+// its activations, with its input, or not at all; and how the action changes what the stage holds when it ends.
+enum class AtWork { kNew, kActivations, kInput };
+
+template <typename OnAction>
+void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int worker, const OnAction& on_action) {
   for (const Action& action : schedule.workers[worker]) {
     const bool again =
         is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
     if (action.kind == ActionKind::kForward) {
-      on_change(action.stage, again ? 0 : 1, again ? 1 : 0);
+      on_action(action.stage, AtWork::kNew, again ? Live{0, 1} : Live{1, 0});
     } else if (action.kind == ActionKind::kRecompute) {
-      on_change(action.stage, 1, 0);
-    } else if (makes_weight_grad(action.kind)) {
-      on_change(action.stage, -1, again ? -1 : 0);
+      on_action(action.stage, AtWork::kInput, Live{1, -1});
+    } else {
+      on_action(action.stage, AtWork::kActivations, Live{makes_weight_grad(action.kind) ? -1 : 0, 0});
     }
   }
 }
@@ -62,10 +64,12 @@ std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
   const std::vector<bool> is_recomputed = recomputed(schedule);
   std::vector<Live> live(schedule.num_stages);
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    walk(schedule, is_recomputed, worker, [&](int stage, int activations, int inputs) {
-      live[stage].activations += activations;
-      live[stage].inputs += inputs;
-      if (activations > 0 || inputs > 0) add_peak(peaks[stage], live[stage]);
+    walk(schedule, is_recomputed, worker, [&](int stage, AtWork at_work, const Live& change) {
+      Live& held = live[stage];
+      add_peak(peaks[stage], {held.activations + (at_work == AtWork::kActivations ? 0 : 1),
+                              held.inputs - (at_work == AtWork::kInput ? 1 : 0)});
+      held.activations += change.activations;
+      held.inputs += change.inputs;
     });
   }
   return peaks;
@@ -83,8 +87,8 @@ std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     int live = 0;
     int peak = 0;
-    walk(schedule, is_recomputed, worker, [&](int, int activations, int) {
-      live += activations;
+    walk(schedule, is_recomputed, worker, [&](int, AtWork, const Live& change) {
+      live += change.activations;
       peak = std::max(peak, live);
     });
     peaks[worker] = static_cast<double>(peak) / num_stages[worker];
@@ -103,11 +107,14 @@ std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const s
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     WideBytes live = 0;
     WideBytes peak = 0;
-    walk(schedule, is_recomputed, worker, [&](int stage, int activations, int inputs) {
-      const WideBytes change =
-          WideBytes{activations} * stages[stage].activation_bytes + WideBytes{inputs} * stages[stage].input_bytes;
-      peak = std::max(peak, live + change);
-      if (backward) live += change;
+    walk(schedule, is_recomputed, worker, [&](int stage, AtWork at_work, const Live& change) {
+      const StageBytes& bytes = stages[stage];
+      const WideBytes held = WideBytes{bytes.activation_bytes} + bytes.kept_input_bytes;
+      const WideBytes others = live - (at_work == AtWork::kActivations ? held : 0) -
+                               (at_work == AtWork::kInput ? WideBytes{bytes.input_bytes} : 0);
+      const std::int64_t input = at_work == AtWork::kActivations ? bytes.kept_input_bytes : bytes.input_bytes;
+      peak = std::max(peak, others + std::max(bytes.working_bytes, bytes.activation_bytes) + input);
+      if (backward) live += change.activations * held + WideBytes{change.inputs} * bytes.input_bytes;
     });
     peaks.push_back(saturated(fixed[worker] + peak));
   }

@@ -8,11 +8,12 @@
 
 namespace gpipe {
 
-// What a stage holds at one moment. Without recompute, a micro-batch's activations live from F to B (or W). With it, the
-// stage's input lives from F to B (or W) and the activations from R to B (or W).
+// What a stage holds while it works on a micro-batch. Without recompute, a micro-batch's activations live from F to B
+// (or W). With it, they live during F, whose graph is dropped at its end, then the stage's input lives from F to R, and the
+// activations again from R to B (or W).
 struct Live {
-  int activations = 0;  // micro-batches whose activations are held
-  int inputs = 0;       // micro-batches of which only R can bring the activations back: their input is held
+  int activations = 0;  // micro-batches whose activations are held, the one at work among them
+  int inputs = 0;       // other micro-batches, of which only R can bring the activations back: their input is held
 };
 
 // For each stage, the largest holdings that occur; none is covered by another, so the peak of any per-micro-batch
@@ -25,13 +26,18 @@ std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule);
 // the model: a stage counts one over the number of stages on the worker.
 std::vector<double> peak_activations_by_worker(const Schedule& schedule);
 
+// All but the first are of one micro-batch.
 struct StageBytes {
-  std::int64_t static_bytes = 0;      // weights, gradients, optimizer state
-  std::int64_t activation_bytes = 0;  // of one micro-batch
-  std::int64_t input_bytes = 0;       // of one micro-batch
+  std::int64_t static_bytes = 0;      // weights, gradients, optimizer state, buffers
+  std::int64_t activation_bytes = 0;  // without the input
+  std::int64_t input_bytes = 0;
+  std::int64_t kept_input_bytes = 0;  // the part of the input that is held with the activations
+  std::int64_t working_bytes = 0;     // the most that is live while it is worked on, without the input; less than
+                                      // activation_bytes means these
 };
 
-// For each worker, the peak of bytes held over all its stages; the largest int64 if it is more than that.
+// For each worker, the peak of bytes held over all its stages; the largest int64 if it is more than that. See
+// Note [Peak bytes] in partition.h.
 std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages);
 
 }  // namespace gpipe

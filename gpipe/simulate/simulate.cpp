@@ -148,8 +148,7 @@ Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, con
 
 std::vector<StageBytes> stage_bytes(const Costs& costs) {
   std::vector<StageBytes> bytes;
-  for (const StageCosts& stage : costs.stages)
-    bytes.push_back({stage.static_bytes, stage.activation_bytes, stage.input_bytes});
+  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
   return bytes;
 }
 
@@ -217,6 +216,7 @@ Costs uniform_costs(const Schedule& schedule, const StageCosts& worker_share) {
     }
     stage.static_bytes /= parts;
     stage.activation_bytes /= parts;
+    stage.working_bytes /= parts;
     costs.stages.push_back(stage);
   }
   return costs;

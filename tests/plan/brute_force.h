@@ -46,16 +46,29 @@ inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, con
                                 int end) {
   std::int64_t weights = 0;
   std::int64_t activations = 0;
+  std::int64_t working = 0;
   std::int64_t inputs = begin > 0 ? profile.layers[begin - 1].output_bytes : 0;
-  for (int layer = begin; layer < end; ++layer) {
-    weights += profile.layers[layer].parameter_bytes * (2 + optimizer_slots);
-    activations += profile.layers[layer].activation_bytes;
+  std::int64_t kept_inputs = begin > 0 ? profile.layers[begin - 1].kept_output_bytes : 0;
+  for (int index = begin; index < end; ++index) {
+    const LayerProfile& layer = profile.layers[index];
+    weights += layer.parameter_bytes * (1 + optimizer_slots) + layer.buffer_bytes;
+    weights += layer.gradient_bytes ? *layer.gradient_bytes : layer.parameter_bytes;
+    working = std::max(working, activations + (layer.working_bytes ? *layer.working_bytes : layer.activation_bytes));
+    activations += layer.activation_bytes;
   }
+  if (end < static_cast<int>(profile.layers.size())) activations -= profile.layers[end - 1].kept_output_bytes;
   for (const SkipProfile& skip : profile.skips) {
-    if (skip.from < begin && begin <= skip.to && skip.to < end) inputs += skip.bytes;
+    if (skip.from < begin && begin <= skip.to && skip.to < end) {
+      inputs += skip.bytes;
+      kept_inputs += skip.bytes;
+    }
   }
   std::int64_t peak = 0;
-  for (const Live& held : live) peak = std::max(peak, held.activations * activations + held.inputs * inputs);
+  for (const Live& held : live) {
+    std::int64_t bytes = held.inputs * inputs;
+    if (held.activations > 0) bytes += (held.activations - 1) * (activations + kept_inputs) + working + inputs;
+    peak = std::max(peak, bytes);
+  }
   return weights + peak;
 }
 

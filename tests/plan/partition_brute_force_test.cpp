@@ -80,6 +80,12 @@ class RandomChain {
     layer.parameter_bytes = between(0, 3);
     layer.activation_bytes = between(0, 5);
     layer.output_bytes = between(0, 8);
+    if (between(0, 1) == 0) layer.gradient_bytes = between(0, 3);
+    if (between(0, 1) == 0) layer.buffer_bytes = between(0, 2);
+    if (between(0, 1) == 0) {
+      layer.kept_output_bytes = between(0, static_cast<int>(std::min(layer.activation_bytes, layer.output_bytes)));
+    }
+    if (between(0, 1) == 0) layer.working_bytes = layer.activation_bytes + between(0, 9);
     return layer;
   }
 

@@ -112,7 +112,7 @@ TEST(Partition, CountsComputeMessagesAndBytesAsDocumented) {
   EXPECT_EQ(found.stages[2].seconds, 32 + 1.5 + 1.0);
   EXPECT_EQ(found.stages[0].bytes, 30 + 3 * 100);
   EXPECT_EQ(found.stages[1].bytes, 60 + 4 * 1000);
-  EXPECT_EQ(found.stages[2].bytes, 30 + 100 + 1500);
+  EXPECT_EQ(found.stages[2].bytes, 30 + 100 + 2 * 1500);
   EXPECT_EQ(found.slowest_seconds, 34.5);
   EXPECT_EQ(found.makespan_seconds, 6.5 + 15 + 34.5 + 4 * 34.5);
 }

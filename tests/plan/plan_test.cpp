@@ -35,6 +35,11 @@ Profile equal_layers(int num_layers) {
   return profile;
 }
 
+Profile without_outputs(Profile profile) {
+  for (LayerProfile& layer : profile.layers) layer.output_bytes = 0;
+  return profile;
+}
+
 PlanOptions options_for(int num_stages, int num_micro_batches, const std::string& schedule = "1f1b") {
   PlanOptions options;
   options.num_stages = num_stages;
@@ -67,10 +72,10 @@ std::string refusal(const Profile& profile, const PlanOptions& options) {
 
 TEST(Plan, CountsTheMicroBatchesThatTheScheduleHolds) {
   const Profile profile = equal_layers(4);
-  // 10 · (2 + 2) bytes of weights, and 100 for each micro-batch held.
-  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "gpipe"))), Each(40 + 800));
-  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "1f1b"))), ElementsAre(440, 340, 240, 140));
-  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "forward"))), Each(40 + 100));
+  // 10 · (2 + 2) bytes of weights, 100 for each micro-batch held, and the input of the one at work.
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "gpipe"))), ElementsAre(840, 1840, 1840, 1840));
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "1f1b"))), ElementsAre(440, 1340, 1240, 1140));
+  EXPECT_THAT(bytes(plan(profile, options_for(4, 8, "forward"))), ElementsAre(140, 1140, 1140, 1140));
 }
 
 TEST(Plan, CountsTheForwardsThatTheScheduleRepeats) {
@@ -113,11 +118,12 @@ TEST(Plan, PutsTheStagesOfASlowWorkerWhereTheScheduleDoes) {
 
 TEST(Plan, EachStageOfAWorkerGetsAnEqualPartOfItsMemory) {
   PlanOptions options = options_for(2, 1, "looped-bfs");
+  const Profile profile = without_outputs(equal_layers(8));
   options.memory_limit_bytes = 560;  // two layers a stage need 280 bytes
-  EXPECT_THAT(plan(equal_layers(8), options).layers_per_stage, Each(2));
+  EXPECT_THAT(plan(profile, options).layers_per_stage, Each(2));
   options.memory_limit_bytes = 558;
   try {
-    plan(equal_layers(8), options);
+    plan(profile, options);
     FAIL() << "two layers do not fit half of 558 bytes";
   } catch (const InfeasibleError& error) {
     EXPECT_EQ(error.missing_bytes(), 1);
@@ -132,16 +138,17 @@ TEST(Plan, TheNumberOfStagesThatFitsFollowsTheSchedule) {
   // Two stages hold 2 and 1 micro-batches: one layer and three need 40 + 200 and 120 + 300 bytes, which is the best.
   // Three hold 3, 2 and 1: 40 + 300, 40 + 200, 80 + 200.
   PlanOptions options = options_for(2, 8);
+  const Profile profile = without_outputs(equal_layers(4));
   options.memory_limit_bytes = 419;
   try {
-    plan(equal_layers(4), options);
+    plan(profile, options);
     FAIL() << "the last stage needs 420 bytes";
   } catch (const InfeasibleError& error) {
     EXPECT_EQ(error.missing_bytes(), 1);
     EXPECT_EQ(error.smallest_num_stages(), 3);
   }
   options.schedule = "gpipe";  // 8 micro-batches everywhere
-  EXPECT_THAT(refusal<InfeasibleError>(equal_layers(4), options), HasSubstr("no number of stages was found that fits"));
+  EXPECT_THAT(refusal<InfeasibleError>(profile, options), HasSubstr("no number of stages was found that fits"));
 }
 
 TEST(Plan, RefusesMoreStagesThanLayersAndNamesTheChunks) {
@@ -163,12 +170,33 @@ TEST(Plan, RefusesWhatTheScheduleRefuses) {
 std::int64_t fullest_worker(const Plan& plan, const PlanOptions& options) {
   std::vector<StageBytes> stages;
   for (const StageCosts& costs : plan.costs.stages) {
-    stages.push_back({costs.static_bytes, costs.activation_bytes, costs.input_bytes});
+    stages.push_back(stage_bytes(costs));
   }
   const Schedule schedule =
       with_recompute(make_schedule(plan.schedule, options.num_stages, options.num_micro_batches), options.recompute);
   const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stages);
   return *std::max_element(peaks.begin(), peaks.end());
+}
+
+TEST(Plan, PredictsThePeakThatTheScheduleHasOnOneStageAWorker) {
+  Profile profile = equal_layers(7);
+  for (std::size_t layer = 0; layer < profile.layers.size(); ++layer) {
+    profile.layers[layer].kept_output_bytes = static_cast<std::int64_t>(10 * layer);
+    profile.layers[layer].working_bytes = 100 + static_cast<std::int64_t>(37 * layer % 90);
+    profile.layers[layer].output_bytes = 90;
+  }
+  profile.skips = {{"residual", 1, 5, 50}};
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2", "forward"}) {
+    for (const Recompute mode : {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways}) {
+      PlanOptions options = options_for(3, 5, schedule);
+      options.recompute = mode;
+      const Plan found = plan(profile, options);
+      std::vector<StageBytes> stages;
+      for (const StageCosts& costs : found.costs.stages) stages.push_back(stage_bytes(costs));
+      EXPECT_EQ(bytes(found), peak_bytes_by_worker(with_recompute(make_schedule(schedule, 3, 5), mode), stages))
+          << schedule << ", " << name(mode);
+    }
+  }
 }
 
 TEST(Plan, FitsTheLimitOfEveryWorkerForEverySchedule) {
@@ -226,6 +254,27 @@ TEST(StageCosts, AreTheSumsOfTheirLayers) {
   EXPECT_EQ(costs.routes.skips[0].to_stage, 2);
   EXPECT_EQ(costs.routes.skips[1].to_stage, 1);
   EXPECT_THAT(costs.skip_bytes, ElementsAre(7, 8));
+}
+
+TEST(StageCosts, AnOutputThatIsKeptBelongsToTheNextStage) {
+  Profile profile = equal_layers(4);
+  for (LayerProfile& layer : profile.layers) {
+    layer.gradient_bytes = 3;
+    layer.buffer_bytes = 5;
+    layer.kept_output_bytes = 60;
+  }
+  profile.layers[0].working_bytes = 350;
+  profile.layers[1].working_bytes = 170;
+  profile.skips = {{"into", 1, 2, 8}};
+  const Costs costs = stage_costs(profile, {2, 2}, {}, 1);
+  EXPECT_EQ(costs.stages[0].static_bytes, 2 * (20 + 3 + 5));
+  EXPECT_EQ(costs.stages[0].activation_bytes, 200 - 60);
+  EXPECT_EQ(costs.stages[0].working_bytes, 350);  // more than 100 + 170
+  EXPECT_EQ(costs.stages[0].kept_input_bytes, 0);
+  EXPECT_EQ(costs.stages[1].activation_bytes, 200);  // the model's own output stays
+  EXPECT_EQ(costs.stages[1].working_bytes, 200);
+  EXPECT_EQ(costs.stages[1].input_bytes, 1000 + 8);
+  EXPECT_EQ(costs.stages[1].kept_input_bytes, 60 + 8);
 }
 
 TEST(StageCosts, EndAtTheLargestNumberInsteadOfWrappingAround) {

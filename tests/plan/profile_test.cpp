@@ -71,6 +71,12 @@ Profile awkward_profile() {
   layer.weight_grad_seconds = std::numeric_limits<double>::max();
   layer.parameter_bytes = kMaxBytes;
   layer.activation_bytes = (std::int64_t{1} << 53) + 1;
+  layer.gradient_bytes = 0;
+  layer.buffer_bytes = 11;
+  layer.output_bytes = 13;
+  layer.kept_output_bytes = 12;
+  layer.working_bytes = kMaxBytes;
+  profile.samples_per_micro_batch = 3;
   profile.layers.push_back(layer);
   profile.layers.push_back({});
   profile.layers[1].weight_grad_seconds = 1e22;
@@ -92,7 +98,12 @@ TEST(Profile, ComesBackFromItsJsonBitForBit) {
     EXPECT_EQ(again.layers[layer].parameter_bytes, profile.layers[layer].parameter_bytes);
     EXPECT_EQ(again.layers[layer].activation_bytes, profile.layers[layer].activation_bytes);
     EXPECT_EQ(again.layers[layer].output_bytes, profile.layers[layer].output_bytes);
+    EXPECT_EQ(again.layers[layer].gradient_bytes, profile.layers[layer].gradient_bytes);
+    EXPECT_EQ(again.layers[layer].buffer_bytes, profile.layers[layer].buffer_bytes);
+    EXPECT_EQ(again.layers[layer].kept_output_bytes, profile.layers[layer].kept_output_bytes);
+    EXPECT_EQ(again.layers[layer].working_bytes, profile.layers[layer].working_bytes);
   }
+  EXPECT_EQ(again.samples_per_micro_batch, 3);
   ASSERT_EQ(again.skips.size(), profile.skips.size());
   for (std::size_t skip = 0; skip < profile.skips.size(); ++skip) {
     EXPECT_EQ(again.skips[skip].name, profile.skips[skip].name);
@@ -221,6 +232,39 @@ TEST(Profile, RefusesBytesThatAreNotWholeOrTooMany) {
   EXPECT_THAT(skip_refusal(":6", ":-6"), HasSubstr("skip 0 \"residual\": \"bytes\" is -6"));
 }
 
+TEST(Profile, FieldsThatOlderFilesLackMayBeAbsent) {
+  const Profile profile = parse_profile(document(kLayer));
+  EXPECT_EQ(profile.samples_per_micro_batch, 0);
+  EXPECT_EQ(profile.layers[0].gradient_bytes, std::nullopt);
+  EXPECT_EQ(gradient_bytes(profile.layers[0]), 3);
+  EXPECT_EQ(profile.layers[0].buffer_bytes, 0);
+  EXPECT_EQ(profile.layers[0].kept_output_bytes, 0);
+  EXPECT_EQ(profile.layers[0].working_bytes, std::nullopt);
+  EXPECT_EQ(working_bytes(profile.layers[0]), 4);
+}
+
+TEST(Profile, RefusesBytesThatContradictEachOther) {
+  EXPECT_THAT(layer_refusal("\"name\"", "\"kept_output_bytes\":5,\"name\""),
+              AllOf(HasSubstr("layer 1 \"conv\": \"kept_output_bytes\" is 5"),
+                    HasSubstr("at most \"output_bytes\" (5) and \"activation_bytes\" (4)")));
+  EXPECT_THAT(
+      layer_refusal("\"name\"", "\"working_bytes\":3,\"name\""),
+      AllOf(HasSubstr("layer 1 \"conv\": \"working_bytes\" is 3"), HasSubstr("at least \"activation_bytes\" (4)")));
+}
+
+TEST(Profile, RefusesSamplesThatAreNotAWholeNumber) {
+  const auto with_samples = [](const std::string& value) {
+    return refusal("{\"samples_per_micro_batch\": " + value + ", \"layers\":[" + kLayer + "]}");
+  };
+  EXPECT_EQ(with_samples("8"), "not refused");
+  for (const char* value : {"-1", "0.5", "null", "\"8\"", "2147483648"}) {
+    EXPECT_THAT(with_samples(value), HasSubstr("\"samples_per_micro_batch\" is " + std::string(value))) << value;
+  }
+  EXPECT_THAT(with_samples("[]"), HasSubstr("\"samples_per_micro_batch\" must be a number, got an array"));
+  EXPECT_THAT(with_samples("1, \"samples_per_micro_batch\": 1"), HasSubstr("is given twice"));
+  EXPECT_THAT(with_samples("1, \"sample\": 1"), HasSubstr("unknown field \"sample\""));
+}
+
 TEST(Profile, RefusesSkipsThatLeadNowhereOrBack) {
   for (const char* value : {"2", "-1", "0.0", "null", "18446744073709551615"}) {
     EXPECT_THAT(skip_refusal("\"to\":1", "\"to\":" + std::string(value)),
@@ -332,6 +376,12 @@ TEST(Profile, IsCheckedBeforeItIsUsed) {
   EXPECT_THAT(problem([](Profile& profile) { profile.layers[0].output_bytes = -1; }), HasSubstr("output_bytes is -1"));
   EXPECT_THAT(problem([](Profile& profile) { profile.layers[0].output_bytes = kMaxBytes; }),
               HasSubstr("more than 2^63-1"));
+  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].kept_output_bytes = 5; }),
+              AllOf(HasSubstr("layer 1 \"head\""), HasSubstr("kept_output_bytes is 5")));
+  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].working_bytes = 3; }), HasSubstr("working_bytes is 3"));
+  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].buffer_bytes = -1; }), HasSubstr("buffer_bytes is -1"));
+  EXPECT_THAT(problem([](Profile& profile) { profile.samples_per_micro_batch = -1; }),
+              HasSubstr("samples_per_micro_batch is -1"));
   EXPECT_THAT(problem([](Profile& profile) { profile.skips[0].to = 2; }), HasSubstr("expected 0 <= from <= to <= 1"));
 }
 

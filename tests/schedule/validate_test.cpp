@@ -161,13 +161,13 @@ TEST(Validate, AcceptsForwardOnly) {
 TEST(Validate, HoldsThePeakOfEveryWorkerAgainstTheLimit) {
   ValidateOptions options;
   options.stages.assign(4, StageBytes{1000, 100, 10});
-  options.memory_limit_bytes = 1400;
+  options.memory_limit_bytes = 1410;
   EXPECT_EQ(validate(schedules::one_f_one_b(4, 8), options).peak_bytes,
-            (std::vector<std::int64_t>{1400, 1300, 1200, 1100}));
-  options.memory_limit_bytes = 1399;
+            (std::vector<std::int64_t>{1410, 1310, 1210, 1110}));
+  options.memory_limit_bytes = 1409;
   const ScheduleError error = refusal(to_text(schedules::one_f_one_b(4, 8)), options);
   EXPECT_EQ(error.rule(), Rule::kMemory);
-  EXPECT_THAT(error.what(), HasSubstr("worker 0 holds 1400 bytes at its peak, 1 more than the limit of 1399"));
+  EXPECT_THAT(error.what(), HasSubstr("worker 0 holds 1410 bytes at its peak, 1 more than the limit of 1409"));
   EXPECT_NO_THROW(validate(with_recompute(schedules::one_f_one_b(4, 8), Recompute::kAlways), options));
 }
 
