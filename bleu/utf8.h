@@ -18,8 +18,4 @@ std::size_t whitespace_bytes(std::string_view text, std::size_t at);
 // `text` without the whitespace at its end.
 std::string_view without_trailing_whitespace(std::string_view text);
 
-// Where `text` stops being UTF-8: the first byte of what is overlong, cut off, a surrogate or above U+10FFFF. npos if it
-// is UTF-8 to its end.
-std::size_t find_invalid_utf8(std::string_view text);
-
 }  // namespace gpipe::bleu

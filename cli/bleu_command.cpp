@@ -9,12 +9,12 @@
 #include <vector>
 
 #include "bleu/corpus_bleu.h"
-#include "bleu/utf8.h"
 #include "cli/help.h"
 #include "cli/input_file.h"
 #include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/terminal.h"
+#include "gpipe/utf8.h"
 
 namespace gpipe::cli {
 namespace {
@@ -44,7 +44,7 @@ std::vector<std::string> split_lines(std::string_view text) {
 std::vector<std::string> read_segments(const std::string& path) {
   std::vector<std::string> lines = split_lines(read_input_file(path));
   for (std::size_t line = 0; line < lines.size(); ++line) {
-    if (bleu::find_invalid_utf8(lines[line]) != std::string_view::npos) {
+    if (find_invalid_utf8(lines[line]) != std::string_view::npos) {
       throw UsageError(fmt::format("{}: line {} is not UTF-8", input_name(path), line + 1),
                        "give plain text, one segment a line; iconv converts other encodings");
     }

@@ -5,26 +5,29 @@ find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
 
 add_library(gpipe_torch STATIC
+  gpipe/model/boundary.cpp
   gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
   gpipe/model/given.cpp
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
+  gpipe/model/layer_meter.cpp
   gpipe/model/layer_scope.cpp
   gpipe/model/memory_account.cpp
   gpipe/model/micro_batch.cpp
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp
+  gpipe/model/optimizer_slots.cpp
   gpipe/model/profiler.cpp
   gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
+  gpipe/model/skip_tracer.cpp
   gpipe/model/tie.cpp
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/execute/assembly.cpp
-  gpipe/execute/boundary.cpp
   gpipe/execute/caller_state.cpp
   gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp

@@ -6,7 +6,7 @@
 #include <optional>
 
 #include "data/data_error.h"
-#include "data/utf8.h"
+#include "gpipe/utf8.h"
 
 namespace gpipe::data {
 namespace {
@@ -85,7 +85,7 @@ ParallelCorpus parse_tsv(std::string_view text, const std::string& file) {
     const std::optional<Split> split = split_from_name(*split_name);
     if (!split) throw_at(file, line_number, "the first column is none of train, dev, test");
     for (const std::string_view field : {*language, *source, *line}) {
-      if (invalid_utf8(field) != std::string_view::npos) throw_at(file, line_number, "not UTF-8");
+      if (find_invalid_utf8(field) != std::string_view::npos) throw_at(file, line_number, "not UTF-8");
     }
     corpus.split(*split).push_back({std::string(*source), std::string(*line), std::string(*language)});
   }

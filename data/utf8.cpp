@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "gpipe/utf8.h"
+
 namespace gpipe::data {
 namespace {
 
@@ -11,21 +13,16 @@ struct Character {
   std::size_t num_bytes = 0;  // 0: not well-formed
 };
 
-bool is_continuation(char byte) { return (static_cast<unsigned char>(byte) & 0xc0) == 0x80; }
-
-// The character at the start of a text that is not empty.
-Character first_character(std::string_view text) {
-  const auto lead = static_cast<unsigned char>(text[0]);
-  if (lead < 0x80) return {lead, 1};
-  const std::size_t num_bytes = lead >= 0xf0 ? 4 : lead >= 0xe0 ? 3 : 2;
-  if (lead < 0xc2 || lead > 0xf4 || text.size() < num_bytes) return {};
+// The character at `at`.
+Character character_at(std::string_view text, std::size_t at) {
+  const std::size_t num_bytes = utf8_character_bytes(text, at);
+  if (num_bytes == 0) return {};
+  const auto lead = static_cast<unsigned char>(text[at]);
+  if (num_bytes == 1) return {lead, 1};
   std::uint32_t code = lead & (0x7fU >> num_bytes);
   for (std::size_t byte = 1; byte < num_bytes; ++byte) {
-    if (!is_continuation(text[byte])) return {};
-    code = code << 6 | (static_cast<unsigned char>(text[byte]) & 0x3fU);
+    code = code << 6 | (static_cast<unsigned char>(text[at + byte]) & 0x3fU);
   }
-  constexpr std::uint32_t kSmallest[] = {0, 0, 0x80, 0x800, 0x10000};
-  if (code < kSmallest[num_bytes] || code > 0x10ffff || (code >= 0xd800 && code <= 0xdfff)) return {};
   return {code, num_bytes};
 }
 
@@ -36,21 +33,12 @@ bool is_space(std::uint32_t code) {
 
 }  // namespace
 
-std::size_t invalid_utf8(std::string_view text) {
-  for (std::size_t at = 0; at < text.size();) {
-    const std::size_t num_bytes = first_character(text.substr(at)).num_bytes;
-    if (num_bytes == 0) return at;
-    at += num_bytes;
-  }
-  return std::string_view::npos;
-}
-
 std::string repaired_utf8(std::string_view text, std::size_t* num_replaced) {
   std::string repaired;
   repaired.reserve(text.size());
   std::size_t count = 0;
   while (!text.empty()) {
-    const std::size_t valid = std::min(invalid_utf8(text), text.size());
+    const std::size_t valid = std::min(find_invalid_utf8(text), text.size());
     repaired.append(text.substr(0, valid));
     text.remove_prefix(valid);
     if (text.empty()) break;
@@ -67,7 +55,7 @@ std::string normalized_space(std::string_view text) {
   normalized.reserve(text.size());
   bool pending = false;
   for (std::size_t at = 0; at < text.size();) {
-    const Character character = first_character(text.substr(at));
+    const Character character = character_at(text, at);
     const std::size_t num_bytes = character.num_bytes == 0 ? 1 : character.num_bytes;
     if (character.num_bytes > 0 && is_space(character.code)) {
       pending = !normalized.empty();

@@ -1,4 +1,4 @@
-// UTF-8: where it is broken, what counts as white space.
+// Text in UTF-8, repaired and with its white space made plain.
 #pragma once
 
 #include <cstddef>
@@ -6,10 +6,6 @@
 #include <string_view>
 
 namespace gpipe::data {
-
-// The offset of the first byte that is no part of a well-formed character (overlong forms, surrogates and what lies above
-// U+10FFFF are not); npos if there is none.
-std::size_t invalid_utf8(std::string_view text);
 
 // The text with U+FFFD for every byte that is no part of a well-formed character; `num_replaced` says how many they were.
 std::string repaired_utf8(std::string_view text, std::size_t* num_replaced = nullptr);

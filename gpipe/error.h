@@ -64,6 +64,13 @@ class OutOfMemoryError : public Error {
         requested_bytes_(requested_bytes),
         live_bytes_(live_bytes),
         limit_bytes_(limit_bytes) {}
+  // The same with more to say about it.
+  OutOfMemoryError(const std::string& what, const OutOfMemoryError& error)
+      : Error(what),
+        account_(error.account_),
+        requested_bytes_(error.requested_bytes_),
+        live_bytes_(error.live_bytes_),
+        limit_bytes_(error.limit_bytes_) {}
   // Its name.
   const std::string& account() const { return account_; }
   std::int64_t requested_bytes() const { return requested_bytes_; }

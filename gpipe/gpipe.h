@@ -29,5 +29,6 @@
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/no_init_scope.h"
 #include "gpipe/model/num_parameters.h"
+#include "gpipe/model/profiler.h"
 #include "gpipe/model/skip.h"
 #endif

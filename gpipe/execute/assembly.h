@@ -37,6 +37,7 @@ class Assembly {
 
   Stage& first() { return *stages_.front(); }
   Stage& last() { return *stages_.back(); }
+  Stage& stage(std::size_t index) { return *stages_[index]; }
   Executor<Stage>& executor() { return *executor_; }
 
   // REQUIRES: `settings` outlives the step.

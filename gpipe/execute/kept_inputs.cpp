@@ -4,7 +4,7 @@
 #include <fmt/format.h>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/boundary.h"
+#include "gpipe/model/boundary.h"
 #include "gpipe/model/skip.h"
 
 namespace gpipe {

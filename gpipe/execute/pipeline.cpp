@@ -7,11 +7,14 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <map>
 #include <numeric>
+#include <set>
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
 #include "gpipe/execute/step_in_flight.h"
+#include "gpipe/model/optimizer_slots.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/plan/plan.h"
@@ -35,6 +38,11 @@ PipelineOptions checked(PipelineOptions options) {
     }
     options.num_micro_batches(count);
   }
+  if (options.memory_limit_bytes() < 0) {
+    throw InvalidArgument(
+        fmt::format("memory_limit_bytes is {}; it must be 0 (no limit) or more", options.memory_limit_bytes()));
+  }
+  if (options.memory_limit_bytes() > 0) options.measure_memory(true);
   if (options.num_micro_batches() == 0) options.num_micro_batches(4 * options.num_stages());
   check("num_micro_batches", options.num_micro_batches());
   return options;
@@ -172,11 +180,8 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
   }
-  if (options_.measure_memory()) {
-    for (int stage = 0; stage < schedule.num_stages; ++stage) {
-      accounts_.push_back(std::make_shared<MemoryAccount>(fmt::format("stage {}", stage)));
-    }
-  }
+  // Parameters are counted only if they are built after the first account was made.
+  if (options_.measure_memory()) const MemoryAccount first("the first of the process");
   std::vector<Layer> built;
   std::vector<std::string> names;
   for (int layer = 0; layer < chain.size(); ++layer) {
@@ -207,10 +212,14 @@ PipelineImpl::~PipelineImpl() {
 }
 
 Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds) {
-  ProfilerOptions options;
+  LayerSource source;
+  for (const ChainLayer& layer : layers_) source.names.push_back(layer.name);
+  source.layer = [this](int layer) { return layers_[layer]; };
+  ProfileOptions options;
   options.seed = options_.seed();
-  options.with_seconds = with_seconds;
-  options.with_activations = with_seconds && options_.measure_memory();
+  options.repeats = 3;
+  options.budget_seconds = 2;
+  options.count_bytes = options_.measure_memory();
   Profile profile;
   const at::ThreadLocalState caller;
   const auto run = [&](int worker) {
@@ -218,7 +227,8 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
     const at::ThreadLocalStateGuard guard(caller);
     ProfilerPosition at;
     try {
-      profile = profile_layers(layers_, sample, options, at);
+      profile =
+          with_seconds ? profile_layers(source, sample, options, at) : trace_layers(source, sample, options.seed, at);
     } catch (const SkipError&) {
       throw;
     } catch (...) {
@@ -254,6 +264,20 @@ void PipelineImpl::split_by_profile(const MicroBatch& sample) {
   }
 }
 
+void PipelineImpl::make_accounts() {
+  int begin = 0;
+  for (std::size_t stage = 0; stage < layers_per_stage_.size(); ++stage) {
+    const int end = begin + layers_per_stage_[stage];
+    accounts_.push_back(std::make_shared<MemoryAccount>(
+        end - begin == 1 ? fmt::format("stage {} (layer {})", stage, begin)
+                         : fmt::format("stage {} (layers {}-{})", stage, begin, end - 1),
+        options_.memory_limit_bytes()));
+    begin = end;
+  }
+  optimizer_bytes_.resize(accounts_.size());
+  input_bytes_.resize(accounts_.size());
+}
+
 // On the devices and accounts of their stages, once there are stages.
 void PipelineImpl::place_layers() {
   if (streams_.empty()) {
@@ -277,6 +301,7 @@ void PipelineImpl::place_layers() {
                       device_of(user.layer).str()));
     }
   }
+  if (options_.measure_memory() && accounts_.empty()) make_accounts();
   for (const ChainLayer& layer : layers_) {
     if (accounts_.empty()) break;
     const auto& account = accounts_[stage_of(layer.index, layers_per_stage_)];
@@ -285,10 +310,50 @@ void PipelineImpl::place_layers() {
   }
 }
 
+void PipelineImpl::book(torch::optim::Optimizer& optimizer) {
+  if (accounts_.empty()) return;
+  std::map<const void*, int> stage_of_parameter;
+  for (const ChainLayer& layer : layers_) {
+    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
+      stage_of_parameter.emplace(parameter.unsafeGetTensorImpl(), stage_of(layer.index, layers_per_stage_));
+    }
+  }
+  std::fill(optimizer_bytes_.begin(), optimizer_bytes_.end(), 0);
+  for (const OptimizerSlot& slot : optimizer_slots(optimizer)) {
+    const auto found = stage_of_parameter.find(slot.parameter.unsafeGetTensorImpl());
+    if (found == stage_of_parameter.end()) continue;
+    transfer(slot.state, accounts_[found->second]);
+    optimizer_bytes_[found->second] += static_cast<std::int64_t>(slot.state.nbytes());
+  }
+}
+
 std::vector<StageMemory> PipelineImpl::memory() const {
   std::vector<StageMemory> memory;
-  for (const auto& account : accounts_) memory.push_back({account->live_bytes(), account->peak_bytes()});
+  for (std::size_t stage = 0; stage < accounts_.size(); ++stage) {
+    memory.push_back({accounts_[stage]->live_bytes(), accounts_[stage]->peak_bytes(), 0, 0, optimizer_bytes_[stage],
+                      input_bytes_[stage]});
+  }
+  std::set<const void*> counted;  // tied weights are one
+  for (const ChainLayer& layer : layers_) {
+    if (memory.empty()) break;
+    StageMemory& stage = memory[stage_of(layer.index, layers_per_stage_)];
+    stage.parameter_bytes += bytes_of(layer.layer.module->buffers());
+    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
+      if (counted.insert(parameter.storage().unsafeGetStorageImpl()).second)
+        stage.parameter_bytes += bytes_of({parameter});
+      stage.gradient_bytes += bytes_of({parameter.grad()});
+    }
+  }
   return memory;
+}
+
+void PipelineImpl::rethrow_if_out_of_memory(const ActionError& error) const {
+  try {
+    std::rethrow_exception(error.cause());
+  } catch (const OutOfMemoryError& cause) {
+    throw OutOfMemoryError(error.what(), cause);
+  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
+  }
 }
 
 Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const {

@@ -4,6 +4,7 @@
 #include <torch/arg.h>
 #include <torch/nn/module.h>
 #include <torch/nn/pimpl.h>
+#include <torch/optim/optimizer.h>
 
 #include <cstdint>
 #include <functional>
@@ -15,6 +16,7 @@
 #include <type_traits>
 #include <vector>
 
+#include "gpipe/execute/action_error.h"
 #include "gpipe/execute/assembly.h"
 #include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
@@ -66,10 +68,14 @@ struct PipelineOptions {
   TORCH_ARG(bool, check_loss) = false;
   // Gives a step up, with StuckError, in which no worker gets on for this long; 0 = never.
   TORCH_ARG(double, watchdog_seconds) = 0;
-  // Counts the bytes of tensors that each stage holds, for StepResult::memory. This replaces libtorch's CPU allocator by one
+  // Counts the bytes of tensors that each stage holds, for StepResult::memory; messages under way belong to no stage. This replaces libtorch's CPU allocator by one
   // that counts, for the whole process; it costs some nanoseconds an allocation. Parameters are counted if they are built
   // by the pipeline (LayerChain::add), or after the first pipeline that measures was made.
   TORCH_ARG(bool, measure_memory) = false;
+  // Bytes of tensors that each stage may hold at once: parameters, gradients, activations, and the optimizer's state once it is
+  // booked (Pipeline::book). More is refused with OutOfMemoryError; the pipeline stays usable. 0 = no limit. Implies
+  // measure_memory.
+  TORCH_ARG(std::int64_t, memory_limit_bytes) = 0;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 };
@@ -94,6 +100,15 @@ class NonFiniteLossError : public Error {
 struct StageMemory {
   std::int64_t live_bytes = 0;  // at the end of the step
   std::int64_t peak_bytes = 0;  // the most during it
+  // What the peak is made of.
+  std::int64_t parameter_bytes = 0;  // with buffers
+  std::int64_t gradient_bytes = 0;
+  std::int64_t optimizer_bytes = 0;  // that were booked before the step
+  std::int64_t input_bytes = 0;      // the most that was held of what came from other stages
+  // The rest: activations and whatever else the layers needed at the same time; with recompute, of one micro-batch.
+  std::int64_t working_bytes() const {
+    return peak_bytes - parameter_bytes - gradient_bytes - optimizer_bytes - input_bytes;
+  }
 };
 
 struct StepResult {
@@ -155,6 +170,9 @@ class PipelineImpl : public torch::nn::Module {
   const Profile& profile() const { return profile_; }
   // Of the last step, forward or backward that went well: what loss.backward() cannot return.
   const Timeline& last_timeline() const { return last_timeline_; }
+  // Books the optimizer's state on the stages of its parameters; call it after the optimizer's first step. Throws
+  // OutOfMemoryError if a stage has no room for it. Does nothing unless memory is measured.
+  void book(torch::optim::Optimizer& optimizer);
   // Bytes now, and the most since the last step began; see PipelineOptions::measure_memory.
   std::vector<StageMemory> memory() const;
   const PipelineOptions& options() const { return options_; }
@@ -181,7 +199,10 @@ class PipelineImpl : public torch::nn::Module {
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
   Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
   std::unique_ptr<Assembly> take(Pool& pool);
+  void make_accounts();
   void place_layers();
+  // What a step threw, as OutOfMemoryError with all there is to say if that is the cause.
+  void rethrow_if_out_of_memory(const ActionError& error) const;
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
@@ -190,6 +211,8 @@ class PipelineImpl : public torch::nn::Module {
   ChangingBuffers buffers_{{}};
   std::vector<Tie> ties_;
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
+  std::vector<std::int64_t> optimizer_bytes_;             // by stage, booked
+  std::vector<std::int64_t> input_bytes_;                 // by stage, of the last step
   std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
   Profile profile_;

@@ -76,6 +76,7 @@ class AtHome {
 void Stage::begin_step(const StepSettings& settings) {
   end_step();
   settings_ = &settings;
+  most_input_bytes_ = 0;
   if (modes_.have_changed()) {
     buffers_ = ChangingBuffers(parts_.layers);
     keeper_.forget();
@@ -89,6 +90,7 @@ void Stage::begin_step(const StepSettings& settings) {
 void Stage::end_step() {
   settings_ = nullptr;
   at_work_ = nullptr;
+  input_bytes_ = 0;
   given_.clear();
   kept_.clear();
   tied_grads_.clear();
@@ -160,6 +162,10 @@ Packet Stage::packet(int micro_batch, Tensors tensors) const {
   packet.step = settings_->step;
   packet.micro_batch = micro_batch;
   packet.tensors = std::move(tensors);
+  // Under way it belongs to neither stage: else a stage's peak would depend on when the next one comes to receive.
+  for (const at::Tensor& tensor : packet.tensors) {
+    if (parts_.account != nullptr && tensor.defined()) transfer(tensor, nullptr);
+  }
   if (parts_.stream != nullptr) packet.ready = parts_.stream->record();
   return packet;
 }
@@ -301,6 +307,11 @@ void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Pac
     if (changed[index]) entries.versions[index - entries.num_inputs] = version_of(entries.tensors[index]);
   }
   kept.versions = versions_of(entries.tensors);
+  if (parts_.account != nullptr && !is_first()) {
+    kept.input_bytes = bytes_of(entries.tensors);
+    input_bytes_ += kept.input_bytes;
+    most_input_bytes_ = std::max(most_input_bytes_, input_bytes_);
+  }
   kept.entries = std::move(entries);
 }
 
@@ -334,6 +345,7 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
     const NoAutocast no_autocast;
     kept.roots.backward(std::move(grads));
   }
+  input_bytes_ -= kept.input_bytes;
   Tensors entry_grads = kept.boundary->take_grads();
   std::size_t next = entry_grads.size();
   for (std::size_t flow = parts_.skips_in.size(); flow-- > 0;) {

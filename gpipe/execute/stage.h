@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/boundary.h"
 #include "gpipe/execute/kept_inputs.h"
+#include "gpipe/model/boundary.h"
 #include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
@@ -106,6 +106,8 @@ class Stage {
   void set_output_grads(std::vector<Tensors> grads) { output_grads_ = std::move(grads); }
   // Of the first stage, after its backward: the gradients of its inputs, by micro-batch.
   const std::vector<Tensors>& input_grads() const { return input_grads_; }
+  // The most it held of what other stages sent forward, since the step began; 0 unless its memory is measured.
+  std::int64_t most_input_bytes() const { return most_input_bytes_; }
 
  private:
   // What enters the stage: the previous stage's outputs, then what was stashed before it and is popped in it.
@@ -128,6 +130,7 @@ class Stage {
     Tensors buffers;
     std::shared_ptr<Boundary> boundary;
     Roots roots;
+    std::int64_t input_bytes = 0;  // of `entries`, if memory is measured
   };
 
   bool is_first() const { return parts_.index == 0; }
@@ -146,6 +149,8 @@ class Stage {
   std::atomic<const ChainLayer*> at_work_ = nullptr;
   std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
+  std::int64_t input_bytes_ = 0;
+  std::int64_t most_input_bytes_ = 0;
   ModuleModes modes_;
   InputKeeper keeper_;
   ChangingBuffers buffers_;

@@ -133,6 +133,9 @@ Timeline StepInFlight::run(Phase phase) {
     throw;
   }
   for (StepListener* listener : pipeline_.listeners_) listener->end_step();
+  for (std::size_t stage = 0; stage < pipeline_.input_bytes_.size(); ++stage) {
+    pipeline_.input_bytes_[stage] = assembly_->stage(stage).most_input_bytes();
+  }
   pipeline_.buffers_.learn(buffers);
   return pipeline_.last_timeline_ = timeline;
 }

@@ -43,6 +43,12 @@ std::int64_t num_rows(const Tensors& batch, const std::set<std::size_t>& whole, 
 
 }  // namespace
 
+std::int64_t bytes_of(const Tensors& tensors) {
+  std::int64_t bytes = 0;
+  for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
+  return bytes;
+}
+
 std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches, const std::vector<int>& replicated,
                                     const std::string& what) {
   if (num_micro_batches < 1) {

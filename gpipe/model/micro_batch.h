@@ -12,6 +12,9 @@ namespace gpipe {
 // What travels between layers: one tensor, or several in order. Some may be undefined, integer or without gradient.
 using Tensors = std::vector<at::Tensor>;
 
+// Of those that are defined, each counted as often as it occurs.
+std::int64_t bytes_of(const Tensors& tensors);
+
 struct MicroBatch {
   Tensors tensors;
   std::int64_t first_sample = 0;

@@ -1,255 +1,225 @@
 #include "gpipe/model/profiler.h"
 
 #include <fmt/format.h>
-#include <torch/autograd.h>
+#include <torch/types.h>
 
 #include <algorithm>
 #include <chrono>
-#include <ctime>
-#include <map>
-#include <string>
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/layer_meter.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/sandbox.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_tracer.h"
 
 namespace gpipe {
 namespace {
 
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-
 double median(std::vector<double> values) {
-  std::nth_element(values.begin(), values.begin() + values.size() / 2, values.end());
+  std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
 }
 
-std::int64_t bytes_of(const Tensors& tensors) {
-  std::int64_t bytes = 0;
-  for (const at::Tensor& tensor : tensors) bytes += tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0;
-  return bytes;
-}
-
-// The tensor as the input of a layer whose backward is run by itself.
-at::Tensor as_input(const at::Tensor& tensor) {
-  if (!tensor.defined() || !at::GradMode::is_enabled()) return tensor;
-  return tensor.detach()
-      .requires_grad_(tensor.requires_grad())
-      .clone();  // a copy, because the layer may change it in place
-}
-
-// Finds out who stashes and who pops what, and goes on where a name is wrong, so that all that are wrong come to light.
-class TracingStore : public SkipStore {
- public:
-  explicit TracingStore(const std::vector<ChainLayer>& layers) : layers_(layers) {}
-
-  void begin_layer(int layer, const Tensors& inputs) {
-    layer_ = layer;
-    stand_in_ = inputs.empty() ? at::Tensor() : inputs.front();
-    stashed_now_.clear();
-    popped_now_.clear();
-  }
-
-  void put(const std::string& name, Stashed stashed) override {
-    const auto [found, is_new] = uses_.try_emplace(name, Use{layer_, -1, {}});
-    if (!is_new) {
-      violation("\"{}\" is stashed by {} and again by {}", name, describe(found->second.stash_layer), describe(layer_));
-    }
-    if (stashed.tensor.defined()) stashed_now_.push_back(stashed.tensor);
-    found->second.stashed = std::move(stashed);
-  }
-
-  Stashed take(const std::string& name) override {
-    const auto found = uses_.find(name);
-    if (found == uses_.end()) {
-      violation("\"{}\" is popped by {}, but not stashed before", name, describe(layer_));
-      return {stand_in_, stand_in_.defined() ? version_of(stand_in_) : 0};
-    }
-    Use& use = found->second;
-    if (use.pop_layer >= 0) {
-      violation("\"{}\" is popped by {} and again by {}", name, describe(use.pop_layer), describe(layer_));
-    }
-    use.pop_layer = layer_;
-    if (!use.stashed.tensor.defined()) return {};
-    if (version_of(use.stashed.tensor) != use.stashed.version) return use.stashed;  // `pop` says what is wrong
-    const at::Tensor popped = as_input(use.stashed.tensor);
-    popped_now_.push_back(popped);
-    return {popped, version_of(popped)};
-  }
-
-  // Of the layer at work.
-  const Tensors& stashed_now() const { return stashed_now_; }
-  const Tensors& popped_now() const { return popped_now_; }
-
-  bool failed() const { return !violations_.empty(); }
-  // Throws if there is any violation.
-  std::vector<SkipProfile> finish(bool complete) {
-    for (const auto& [name, use] : uses_) {
-      if (complete && use.pop_layer < 0) {
-        violations_.push_back(
-            fmt::format("\"{}\" is stashed by {}, but never popped", name, describe(use.stash_layer)));
-      }
-    }
-    if (failed()) {
-      std::string text =
-          fmt::format("the model's skip connections do not fit together ({} found):", violations_.size());
-      for (const std::string& violation : violations_) text += "\n  " + violation;
-      if (!complete) text += fmt::format("\n  the layers behind {} could not be checked", describe(layer_));
-      throw SkipError(text);
-    }
-    std::vector<SkipProfile> skips;
-    for (const auto& [name, use] : uses_) {
-      skips.push_back({name, use.stash_layer, use.pop_layer, bytes_of({use.stashed.tensor})});
-    }
-    return skips;
-  }
-
- private:
-  struct Use {
-    int stash_layer;
-    int pop_layer;
-    Stashed stashed;
-  };
-
-  std::string describe(int layer) const { return fmt::format("layer {} ({})", layer, layers_[layer].name); }
-  template <typename... Args>
-  void violation(fmt::format_string<Args...> form, Args&&... args) {
-    violations_.push_back(fmt::format(form, std::forward<Args>(args)...));
-  }
-
-  const std::vector<ChainLayer>& layers_;
-  int layer_ = 0;
-  at::Tensor stand_in_;
-  std::map<std::string, Use> uses_;
-  Tensors stashed_now_;
-  Tensors popped_now_;
-  std::vector<std::string> violations_;
+enum class PassKind {
+  kTrace,    // forwards only, without a graph
+  kBytes,    // forward and backward; warms up, too
+  kSeconds,  // the same, and a backward to the inputs alone
 };
 
-// Keeps those that take part in a backward.
-Tensors differentiable(const Tensors& tensors) {
-  Tensors result;
-  for (const at::Tensor& tensor : tensors) {
-    if (tensor.defined() && tensor.requires_grad()) result.push_back(tensor);
-  }
-  return result;
-}
-
-void run_backward(const ChainLayer& layer, const Tensors& inputs, const Tensors& outputs, const TracingStore& store) {
-  Tensors wanted = differentiable(inputs);
-  for (const at::Tensor& tensor : differentiable(store.popped_now())) wanted.push_back(tensor);
-  for (const at::Tensor& tensor : differentiable(layer.layer.module->parameters())) wanted.push_back(tensor);
-  Tensors roots = differentiable(outputs);
-  for (const at::Tensor& tensor : differentiable(store.stashed_now())) roots.push_back(tensor);
-  if (roots.empty() || wanted.empty()) return;
-  Tensors grads;
-  for (const at::Tensor& root : roots) grads.push_back(at::ones_like(root));
-  torch::autograd::grad(roots, wanted, grads, /*retain_graph=*/false, /*create_graph=*/false, /*allow_unused=*/true);
-}
-
-struct Seconds {
-  double forward = 0;
-  double backward = 0;
+struct PassResult {
+  std::vector<LayerProfile> layers;    // what is the same in every pass
+  std::vector<LayerMeasure> measures;  // by layer, and of the loss if there is one; without outputs
+  std::vector<SkipProfile> skips;
 };
 
 // One pass over all layers.
 class Pass {
  public:
-  Pass(const std::vector<ChainLayer>& layers, const MicroBatch& sample, const ProfilerOptions& options,
+  Pass(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options, PassKind kind,
        ProfilerPosition& position)
-      : layers_(layers), sample_(sample), options_(options), position_(position), store_(layers) {}
+      : source_(source), sample_(sample), options_(options), kind_(kind), position_(position), tracer_(source.names) {
+    std::shared_ptr<MemoryAccount> account;
+    if (kind == PassKind::kBytes && options.count_bytes) account = std::make_shared<MemoryAccount>("profile");
+    meter_ = LayerMeter(std::move(account));
+    meter_.with_backward = kind != PassKind::kTrace;
+    meter_.with_input_grad = kind == PassKind::kSeconds;
+    meter_.at_backward = [this] { position_.in_backward = true; };
+  }
 
-  std::vector<SkipProfile> run(std::vector<LayerProfile>& profiles, std::vector<Seconds>& seconds) {
-    const SkipScope scope(store_);
-    const at::AutoGradMode grad_mode(options_.with_seconds);
-    Tensors tensors;
-    for (const at::Tensor& tensor : sample_.tensors) {
-      tensors.push_back(tensor.defined() ? tensor.clone() : tensor);  // the first layer may change it in place
-    }
-    for (std::size_t layer = 0; layer < layers_.size(); ++layer) {
+  PassResult run() {
+    const SkipScope scope(tracer_);
+    const at::AutoGradMode grad_mode(kind_ != PassKind::kTrace);
+    PassResult result;
+    Tensors tensors = sample_.tensors;
+    for (std::size_t layer = 0; layer < source_.names.size(); ++layer) {
       try {
-        tensors = run_layer(static_cast<int>(layer), std::move(tensors), seconds[layer], profiles[layer]);
+        result.measures.push_back(run_layer(static_cast<int>(layer), std::move(tensors), result.layers));
       } catch (...) {
-        if (store_.failed()) store_.finish(/*complete=*/false);
+        if (tracer_.failed()) tracer_.finish(/*complete=*/false);
         throw;
       }
-      profiles[layer].output_bytes = bytes_of(tensors);
+      tensors = std::move(result.measures.back().outputs);
     }
-    return store_.finish(/*complete=*/true);
+    result.skips = tracer_.finish(/*complete=*/true);
+    if (options_.loss && kind_ != PassKind::kTrace) {
+      const auto loss = [&](const Tensors& outputs) { return Tensors{options_.loss(outputs)}; };
+      result.measures.push_back(meter_.run(loss, {}, std::move(tensors), {}));
+    }
+    return result;
   }
 
  private:
-  Tensors run_layer(int index, Tensors tensors, Seconds& seconds, LayerProfile& profile) {
+  LayerMeasure run_layer(int index, Tensors tensors, std::vector<LayerProfile>& profiles) {
     position_ = {index, false, Given(tensors)};
-    const ChainLayer& layer = layers_[index];
+    const ChainLayer layer = source_.layer(index);
+    const Sandbox sandbox({layer});
+    const Tensors parameters = layer.layer.module->parameters();
+    LayerProfile profile;
+    profile.name = layer.name;
+    profile.parameter_bytes = bytes_of(parameters);
+    profile.buffer_bytes = bytes_of(layer.layer.module->buffers());
+    std::int64_t gradient_bytes = 0;
+    for (const at::Tensor& parameter : parameters) {
+      if (parameter.requires_grad()) gradient_bytes += bytes_of({parameter});
+    }
+    profile.gradient_bytes = gradient_bytes;
+
     LayerRun run;
     run.seed = options_.seed;
     run.layer = layer.index;
     run.first_sample = sample_.first_sample;
-    for (at::Tensor& tensor : tensors) tensor = as_input(tensor);
-    const Tensors inputs = tensors;
-    store_.begin_layer(index, inputs);
+    tracer_.begin_layer(index, tensors);
     const LayerScope scope(run);
-    const MemoryScope memory(account_);
-    const std::int64_t live_before = account_ != nullptr ? account_->live_bytes() : 0;
-    const double start = thread_seconds();
-    Tensors outputs = layer.layer.forward(std::move(tensors));
-    const double middle = thread_seconds();
-    seconds.forward = middle - start;
-    if (account_ != nullptr) profile.activation_bytes = account_->live_bytes() - live_before;
-    position_.in_backward = true;
-    if (options_.with_seconds) run_backward(layer, inputs, outputs, store_);
-    seconds.backward = thread_seconds() - middle;
-    return outputs;
+    LayerMeasure measure = meter_.run(
+        layer.layer.forward, [this] { return tracer_.stashed_now(); }, std::move(tensors), parameters);
+    tracer_.end_layer();
+    profile.output_bytes = bytes_of(measure.outputs);
+    profiles.push_back(std::move(profile));
+    return measure;
   }
 
-  const std::vector<ChainLayer>& layers_;
+  const LayerSource& source_;
   const MicroBatch& sample_;
-  const ProfilerOptions& options_;
+  const ProfileOptions& options_;
+  const PassKind kind_;
   ProfilerPosition& position_;
-  TracingStore store_;
-  const std::shared_ptr<MemoryAccount> account_ =
-      options_.with_activations ? std::make_shared<MemoryAccount>("profile") : nullptr;
+  SkipTracer tracer_;
+  LayerMeter meter_{nullptr};
 };
+
+// Note [Who keeps a boundary tensor]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// The tensor between two layers is kept for the backward if either keeps it: ReLU keeps its output, Linear its input. Run one
+// by one, each tells for itself. The tensor is counted with the layer that made it, once. A layer that passes its input on,
+// as it is or as a view, has not made it: then it counts with the layer before.
+void share_out(const std::vector<LayerMeasure>& measures, std::vector<LayerProfile>& profiles) {
+  std::vector<bool> next_keeps;
+  for (std::size_t index = measures.size(); index-- > 0;) {
+    const LayerBytes& bytes = measures[index].bytes;
+    LayerProfile& profile = profiles[index];
+    std::vector<bool> keeps_input;
+    std::int64_t activation = bytes.kept;
+    for (const TensorUse& input : bytes.inputs) {
+      keeps_input.push_back(input.kept);
+      if (input.kept) activation -= input.bytes;
+    }
+    std::int64_t kept_output = 0;
+    for (std::size_t output = 0; output < bytes.outputs.size(); ++output) {
+      const TensorUse& use = bytes.outputs[output];
+      const bool kept = use.kept || (output < next_keeps.size() && next_keeps[output]);
+      if (use.same_input >= 0) {
+        if (kept) keeps_input[use.same_input] = true;
+      } else if (kept) {
+        kept_output += use.bytes;
+        if (!use.kept) activation += use.bytes;
+      }
+    }
+    std::int64_t working = bytes.working;
+    for (std::size_t input = 0; input < keeps_input.size(); ++input) {
+      if (keeps_input[input]) working -= bytes.inputs[input].bytes;
+    }
+    profile.activation_bytes = std::max<std::int64_t>(activation, 0);
+    profile.kept_output_bytes = std::min({kept_output, profile.activation_bytes, profile.output_bytes});
+    profile.working_bytes = std::max(working, profile.activation_bytes);
+    next_keeps = std::move(keeps_input);
+  }
+}
+
+// The loss is a part of the last layer.
+void merge_loss(std::vector<LayerProfile>& layers) {
+  const LayerProfile loss = layers.back();
+  layers.pop_back();
+  LayerProfile& last = layers.back();
+  last.forward_seconds += loss.forward_seconds;
+  last.backward_seconds += loss.backward_seconds;
+  *last.input_grad_seconds += *loss.input_grad_seconds;
+  last.working_bytes = std::max(*last.working_bytes, last.activation_bytes + *loss.working_bytes);
+  last.activation_bytes += loss.activation_bytes;
+}
 
 }  // namespace
 
-Profile profile_layers(const std::vector<ChainLayer>& layers, const MicroBatch& sample, const ProfilerOptions& options,
-                       ProfilerPosition& position) {
-  const Sandbox sandbox(layers);
+Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::uint64_t seed,
+                     ProfilerPosition& position) {
+  ProfileOptions options;
+  options.seed = seed;
+  PassResult result = Pass(source, sample, options, PassKind::kTrace, position).run();
   Profile profile;
-  for (const ChainLayer& layer : layers) {
-    LayerProfile entry;
-    entry.name = layer.name;
-    entry.parameter_bytes = bytes_of(layer.layer.module->parameters());
-    profile.layers.push_back(entry);
-  }
+  profile.layers = std::move(result.layers);
+  profile.skips = std::move(result.skips);
+  return profile;
+}
+
+Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
+                       ProfilerPosition& position) {
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
-  std::vector<std::vector<Seconds>> measured;
-  const int passes = options.with_seconds ? 1 + options.repeats : 1;
-  for (int pass = 0; pass < passes && (pass < 2 || elapsed() < options.budget_seconds); ++pass) {
-    std::vector<Seconds> seconds(layers.size());
-    profile.skips = Pass(layers, sample, options, position).run(profile.layers, seconds);
-    if (pass > 0) measured.push_back(std::move(seconds));
+  PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();
+  std::vector<LayerProfile> layers = std::move(bytes.layers);
+  layers.resize(bytes.measures.size());
+  if (options.count_bytes) share_out(bytes.measures, layers);
+  for (LayerProfile& layer : layers) {
+    if (!layer.working_bytes) layer.working_bytes = layer.activation_bytes;
   }
-  for (std::size_t layer = 0; layer < layers.size() && !measured.empty(); ++layer) {
-    std::vector<double> forward;
-    std::vector<double> backward;
-    for (const auto& seconds : measured) {
-      forward.push_back(seconds[layer].forward);
-      backward.push_back(seconds[layer].backward);
-    }
-    profile.layers[layer].forward_seconds = median(std::move(forward));
-    profile.layers[layer].backward_seconds = median(std::move(backward));
+  std::vector<std::vector<LayerMeasure>> passes;
+  for (int pass = 0; pass < std::max(options.repeats, 1) && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
+    passes.push_back(Pass(source, sample, options, PassKind::kSeconds, position).run().measures);
   }
+  for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    const auto middle = [&](double LayerSeconds::*part) {
+      std::vector<double> values;
+      for (const auto& measures : passes) values.push_back(measures[layer].seconds.*part);
+      return median(std::move(values));
+    };
+    layers[layer].forward_seconds = middle(&LayerSeconds::forward);
+    layers[layer].backward_seconds = middle(&LayerSeconds::backward);
+    layers[layer].input_grad_seconds = std::min(middle(&LayerSeconds::input_grad), layers[layer].backward_seconds);
+  }
+  if (options.loss) merge_loss(layers);
+  for (LayerProfile& layer : layers) {
+    layer.weight_grad_seconds = layer.backward_seconds - *layer.input_grad_seconds;
+  }
+  Profile profile;
+  profile.layers = std::move(layers);
+  profile.skips = std::move(bytes.skips);
+  profile.samples_per_micro_batch = static_cast<int>(sample.num_samples);
   return profile;
+}
+
+Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options) {
+  if (chain.size() == 0) throw InvalidArgument("the model has no layers; there is nothing to profile");
+  MicroBatch micro_batch = split_batch(sample, /*num_micro_batches=*/1, {}, "sample").front();
+  LayerSource source;
+  for (int layer = 0; layer < chain.size(); ++layer) source.names.push_back(chain.name(layer));
+  source.layer = [&](int layer) { return ChainLayer{layer, chain.name(layer), chain.build(layer, options.seed)}; };
+  ProfilerPosition position;
+  return profile_layers(source, micro_batch, options, position);
+}
+
+Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options) {
+  return profile(chain, Tensors{sample}, options);
 }
 
 }  // namespace gpipe

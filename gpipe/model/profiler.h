@@ -2,14 +2,40 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "gpipe/model/given.h"
 #include "gpipe/model/layer.h"
+#include "gpipe/model/layer_chain.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"
 
 namespace gpipe {
+
+struct ProfileOptions {
+  std::uint64_t seed = 0;
+  int repeats = 5;             // of which the median counts, after one that does not
+  double budget_seconds = 10;  // no further repeat is begun after this
+  // Counted with the last layer: what becomes of its outputs in training. It returns a scalar.
+  std::function<at::Tensor(const Tensors& outputs)> loss;
+  // Bytes of activations; replaces libtorch's CPU allocator by one that counts, see MemoryAccount. Without it
+  // activation_bytes are 0.
+  bool count_bytes = true;
+};
+
+// Runs the layers one after the other on `sample`, the inputs of one micro-batch, each forward and backward, in this thread,
+// and measures its CPU time and its bytes. Layers that are built already are left exactly as they were, with their gradients
+// and buffers, and so are all random generators. Layers of a lazy chain are built for the moment they run: the model as a
+// whole needs no memory.
+//
+// weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its layers.
+//
+// Throws InvalidArgument for an empty chain or sample, SkipError that lists every skip which is stashed or popped twice, never
+// popped, or popped before it is stashed; what a layer throws passes through.
+Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});
+Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options = {});
 
 // Where a profiler is, for who wants to know after it has thrown.
 struct ProfilerPosition {
@@ -18,20 +44,16 @@ struct ProfilerPosition {
   Given given;  // to the layer
 };
 
-struct ProfilerOptions {
-  std::uint64_t seed = 0;
-  bool with_seconds = true;       // false: one forward only, for the skips and the bytes of the outputs
-  bool with_activations = false;  // also the bytes that a forward leaves; needs a MemoryAccount, see there
-  int repeats = 3;                // of which the median counts, after one that does not
-  double budget_seconds = 2;      // no further repeat is begun after this
+struct LayerSource {
+  std::vector<std::string> names;
+  std::function<ChainLayer(int)> layer;  // asked for once a pass
 };
 
-// Runs the layers one after the other, each forward and backward, in this thread, and measures its CPU time. The layers'
-// parameters, gradients and buffers and all random generators are afterwards as they were.
-//
-// Throws SkipError that lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what
-// a layer throws passes through.
-Profile profile_layers(const std::vector<ChainLayer>& layers, const MicroBatch& sample, const ProfilerOptions& options,
+// The same for layers from anywhere.
+Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
                        ProfilerPosition& position);
+// One forward only: names, bytes of parameters and outputs, and skips.
+Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::uint64_t seed,
+                     ProfilerPosition& position);
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "bleu/utf8.h"
+#include "gpipe/utf8.h"
 
 namespace gpipe::bleu {
 namespace {

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "data/utf8.h"
+#include "gpipe/utf8.h"
 #include "tests/data/files.h"
 
 namespace gpipe::data {
@@ -83,7 +84,7 @@ TEST(HtmlParagraphs, ArbitraryPagesAreReadOrRefusedAndNothingElse) {
     const std::string html = mutated(kPage, random);
     try {
       for (const Paragraph& paragraph : html_paragraphs(html, "page.html")) {
-        EXPECT_EQ(invalid_utf8(paragraph.text), std::string::npos);
+        EXPECT_EQ(find_invalid_utf8(paragraph.text), std::string::npos);
         EXPECT_EQ(normalized_space(paragraph.text), paragraph.text);
       }
       ++num_read;
@@ -96,9 +97,9 @@ TEST(HtmlParagraphs, ArbitraryPagesAreReadOrRefusedAndNothingElse) {
 
 TEST(Utf8, IsBrokenAtTheFirstByteThatBelongsToNoCharacter) {
   const auto npos = std::string::npos;
-  EXPECT_EQ(invalid_utf8("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"), npos);
+  EXPECT_EQ(find_invalid_utf8("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"), npos);
   for (const char* broken : {"\x80", "\xc0\xaf", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
-    EXPECT_EQ(invalid_utf8(std::string("ab") + broken), 2U) << broken;
+    EXPECT_EQ(find_invalid_utf8(std::string("ab") + broken), 2U) << broken;
   }
   std::size_t num_replaced = 0;
   EXPECT_EQ(repaired_utf8("a\xff\xfe\xc3\xa4", &num_replaced), "a\xef\xbf\xbd\xef\xbf\xbd\xc3\xa4");

@@ -38,8 +38,7 @@ TEST(ProfilerTest, LeavesParametersGradientsBuffersModeAndRandomStateAsTheyWere)
   const Tensors expected = state();
   const at::Tensor random = at::detail::getDefaultCPUGenerator().get_state();
 
-  ProfilerPosition position;
-  profile_layers(layers, {{input}, 0, 4}, {}, position);
+  profile(chain, input);
 
   const Tensors got = state();
   for (std::size_t index = 0; index < got.size(); ++index)
@@ -53,15 +52,8 @@ TEST(ProfilerTest, LeavesParametersGradientsBuffersModeAndRandomStateAsTheyWere)
 
 TEST(ProfilerTest, MeasuresSecondsBytesAndSkips) {
   const test::TestModel model = test::unet();
-  std::vector<ChainLayer> layers;
-  for (int layer = 0; layer < model.chain.size(); ++layer) {
-    layers.push_back({layer, model.chain.name(layer), model.chain.build(layer, 0)});
-  }
-  ProfilerPosition position;
-  ProfilerOptions options;
-  options.with_activations = true;
-  const Profile profile = profile_layers(layers, {{model.input}, 0, 16}, options, position);
-  ASSERT_EQ(profile.layers.size(), layers.size());
+  const Profile profile = gpipe::profile(model.chain, model.input);
+  ASSERT_EQ(profile.layers.size(), static_cast<std::size_t>(model.chain.size()));
   EXPECT_EQ(profile.layers[0].name, "embed");
   EXPECT_EQ(profile.layers[0].parameter_bytes, (4 * 3 + 4) * 4);
   EXPECT_EQ(profile.layers[0].output_bytes, 16 * 4 * 64 * 4);

@@ -1,4 +1,4 @@
-#include "gpipe/execute/boundary.h"
+#include "gpipe/model/boundary.h"
 
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>

@@ -1,0 +1,180 @@
+#include "gpipe/model/layer_meter.h"
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/variable.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <ctime>
+#include <optional>
+#include <utility>
+
+#include "gpipe/model/boundary.h"
+
+namespace gpipe {
+namespace {
+
+double thread_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// Puts zeros in the place of the gradients; the destructor puts the gradients back.
+class GradientsAside {
+ public:
+  explicit GradientsAside(const Tensors& parameters) {
+    for (const at::Tensor& parameter : parameters) {
+      if (!parameter.requires_grad()) continue;
+      parameters_.push_back(parameter);
+      grads_.push_back(std::exchange(parameter.mutable_grad(), at::zeros_like(parameter)));
+    }
+  }
+  ~GradientsAside() {
+    for (std::size_t index = 0; index < parameters_.size(); ++index) {
+      parameters_[index].mutable_grad() = std::move(grads_[index]);
+    }
+  }
+  GradientsAside(const GradientsAside&) = delete;
+  GradientsAside& operator=(const GradientsAside&) = delete;
+
+ private:
+  Tensors parameters_;
+  Tensors grads_;
+};
+
+using WeakStorage = c10::weak_intrusive_ptr<c10::StorageImpl>;
+
+const void* memory_of(const at::Tensor& tensor) {
+  return tensor.defined() && tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
+}
+
+// Watches the memory of tensors without keeping it.
+class Watched {
+ public:
+  void add(const at::Tensor& tensor) {
+    // Views count what they show: that is what a copy of them, which goes on to the next layer, would take.
+    uses.push_back({tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0, false, -1});
+    memory.push_back(memory_of(tensor));
+    storages_.emplace_back();
+    if (memory.back() != nullptr) storages_.back().emplace(tensor.storage().getWeakStorageImpl());
+  }
+  void note_what_is_kept() {
+    for (std::size_t index = 0; index < uses.size(); ++index) {
+      uses[index].kept = storages_[index] && !storages_[index]->expired();
+    }
+  }
+
+  std::vector<TensorUse> uses;
+  std::vector<const void*> memory;
+
+ private:
+  std::vector<std::optional<WeakStorage>> storages_;
+};
+
+std::vector<bool> flags(const Tensors& tensors) {
+  std::vector<bool> result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.defined() && tensor.requires_grad() && at::GradMode::is_enabled());
+  }
+  return result;
+}
+
+Tensors ones_like(const Tensors& tensors) {
+  Tensors result;
+  for (const at::Tensor& tensor : tensors) {
+    result.push_back(tensor.defined() && tensor.requires_grad() ? at::ones_like(tensor) : at::Tensor());
+  }
+  return result;
+}
+
+// To the inputs alone; the graph stays.
+double input_grad_seconds(const Tensors& inputs, const Tensors& roots) {
+  torch::autograd::edge_list starts;
+  torch::autograd::edge_list ends;
+  torch::autograd::variable_list grads;
+  for (const at::Tensor& root : roots) {
+    if (!root.defined() || !root.requires_grad()) continue;
+    starts.push_back(torch::autograd::impl::gradient_edge(root));
+    grads.push_back(at::ones_like(root));
+  }
+  for (const at::Tensor& input : inputs) {
+    if (input.defined() && input.requires_grad()) ends.push_back(torch::autograd::impl::gradient_edge(input));
+  }
+  if (starts.empty() || ends.empty()) return 0;
+  const double start = thread_seconds();
+  torch::autograd::Engine::get_default_engine().execute(starts, grads, /*keep_graph=*/true, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/false, ends);
+  return thread_seconds() - start;
+}
+
+}  // namespace
+
+LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
+                             const Tensors& parameters) {
+  const GradientsAside aside(with_backward ? parameters : Tensors());
+  const MemoryScope scope(account_);
+  const auto live = [&] { return account_ != nullptr ? account_->live_bytes() : 0; };
+  const auto peak = [&] { return account_ != nullptr ? account_->peak_bytes() : 0; };
+  LayerMeasure measure;
+
+  const std::int64_t before = live();
+  const std::vector<bool> requires_grad = flags(inputs);
+  Tensors entering = detached(inputs);
+  for (at::Tensor& tensor : entering) {
+    if (tensor.defined()) tensor = tensor.clone();  // the layer may change it in place
+  }
+  inputs.clear();
+  std::shared_ptr<Boundary> boundary = Boundary::enter(entering, requires_grad);
+  Watched watched_inputs;
+  for (const at::Tensor& tensor : entering) watched_inputs.add(tensor);
+  const Tensors edges_of =
+      with_backward && with_input_grad ? entering : Tensors();  // keeps them: not in a run for bytes
+
+  if (account_ != nullptr) account_->reset_peak();
+  const double start = thread_seconds();
+  Tensors outputs = forward(std::move(entering));
+  measure.seconds.forward = thread_seconds() - start;
+  measure.bytes.working = peak() - before;
+
+  if (at_backward) at_backward();
+  {
+    const MemoryScope elsewhere(nullptr);
+    for (const at::Tensor& output : outputs) {
+      if (!output.defined()) {
+        measure.outputs.push_back(output);
+        continue;
+      }
+      measure.outputs.push_back(output.detach().clone());
+      measure.outputs.back().set_requires_grad(output.requires_grad());
+    }
+  }
+  Watched watched_outputs;
+  for (const at::Tensor& tensor : outputs) watched_outputs.add(tensor);
+  for (std::size_t index = 0; index < watched_outputs.uses.size(); ++index) {
+    const auto same =
+        std::find(watched_inputs.memory.begin(), watched_inputs.memory.end(), watched_outputs.memory[index]);
+    if (same == watched_inputs.memory.end() || watched_outputs.memory[index] == nullptr) continue;
+    watched_outputs.uses[index].same_input = static_cast<int>(same - watched_inputs.memory.begin());
+  }
+  for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
+  if (!edges_of.empty()) measure.seconds.input_grad = input_grad_seconds(edges_of, outputs);
+  Tensors grads = with_backward ? ones_like(outputs) : Tensors();
+  Roots roots(outputs);
+  outputs.clear();
+  watched_inputs.note_what_is_kept();
+  watched_outputs.note_what_is_kept();
+  measure.bytes.inputs = watched_inputs.uses;
+  measure.bytes.outputs = watched_outputs.uses;
+  measure.bytes.kept = live() - before - bytes_of(grads);
+  if (!with_backward) return measure;
+
+  if (account_ != nullptr) account_->reset_peak();
+  const double middle = thread_seconds();
+  roots.backward(std::move(grads));
+  measure.seconds.backward = thread_seconds() - middle;
+  measure.bytes.working = std::max(measure.bytes.working, peak() - before);
+  return measure;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,64 @@
+// Layer meter: runs one layer forward and backward, as a stage would, and measures what it takes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "gpipe/model/memory_account.h"
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+struct LayerSeconds {
+  double forward = 0;
+  double backward = 0;
+  double input_grad = 0;
+};
+
+// A tensor that goes into a layer or comes out of it.
+struct TensorUse {
+  std::int64_t bytes = 0;
+  bool kept = false;    // for the backward, by the layer's graph
+  int same_input = -1;  // of an output: the input in whose memory it is; -1 if it has memory of its own
+};
+
+struct LayerBytes {
+  std::vector<TensorUse> inputs;
+  std::vector<TensorUse> outputs;
+  std::int64_t kept = 0;     // for the backward, the inputs and outputs that are kept included
+  std::int64_t working = 0;  // the most during forward and backward, inputs and outputs included
+};
+
+struct LayerMeasure {
+  LayerSeconds seconds;
+  LayerBytes bytes;
+  Tensors outputs;  // without history, with the requires_grad they had
+};
+
+// What is run: takes inputs, gives outputs.
+using MeteredForward = std::function<Tensors(Tensors)>;
+// Further outputs of the same run, such as stashed tensors, asked for after the forward; may be empty.
+using MoreRoots = std::function<Tensors()>;
+
+class LayerMeter {
+ public:
+  // Without an account bytes are not counted.
+  explicit LayerMeter(std::shared_ptr<MemoryAccount> account) : account_(std::move(account)) {}
+
+  // Which part of the measuring is wanted; the forward is always run.
+  bool with_backward = true;
+  bool with_input_grad = false;  // a backward to the inputs alone, before the whole one
+  // Called between forward and backward.
+  std::function<void()> at_backward;
+
+  // Gradients of `parameters` are put aside and back; the backward adds to zeros, as that of every micro-batch but the first.
+  LayerMeasure run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
+                   const Tensors& parameters);
+
+ private:
+  std::shared_ptr<MemoryAccount> account_;
+};
+
+}  // namespace gpipe

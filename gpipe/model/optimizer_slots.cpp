@@ -1,0 +1,63 @@
+#include "gpipe/model/optimizer_slots.h"
+
+#include <torch/optim/adagrad.h>
+#include <torch/optim/adam.h>
+#include <torch/optim/adamw.h>
+#include <torch/optim/rmsprop.h>
+#include <torch/optim/sgd.h>
+#include <torch/version.h>
+
+#include "gpipe/error.h"
+
+namespace gpipe {
+namespace {
+
+auto key_of(const at::Tensor& parameter) {
+#if TORCH_VERSION_MAJOR >= 2
+  return static_cast<void*>(parameter.unsafeGetTensorImpl());
+#else
+  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
+
+using Named = std::vector<std::pair<const char*, at::Tensor>>;
+
+Named tensors_of(torch::optim::OptimizerParamState& state) {
+  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) {
+    return {
+        {"exp_avg", adam->exp_avg()}, {"exp_avg_sq", adam->exp_avg_sq()}, {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
+  }
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) {
+    return {{"exp_avg", adamw->exp_avg()},
+            {"exp_avg_sq", adamw->exp_avg_sq()},
+            {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
+  }
+  if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
+    return {{"momentum_buffer", sgd->momentum_buffer()}};
+  }
+  if (auto* rmsprop = dynamic_cast<torch::optim::RMSpropParamState*>(&state)) {
+    return {{"square_avg", rmsprop->square_avg()},
+            {"momentum_buffer", rmsprop->momentum_buffer()},
+            {"grad_avg", rmsprop->grad_avg()}};
+  }
+  if (auto* adagrad = dynamic_cast<torch::optim::AdagradParamState*>(&state)) return {{"sum", adagrad->sum()}};
+  throw InvalidArgument("the optimizer is none of SGD, Adam, AdamW, RMSprop and Adagrad: its state is not known");
+}
+
+}  // namespace
+
+std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer) {
+  std::vector<OptimizerSlot> slots;
+  for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
+    for (const at::Tensor& parameter : group.params()) {
+      const auto found = optimizer.state().find(key_of(parameter));
+      if (found == optimizer.state().end()) continue;
+      for (auto& [name, state] : tensors_of(*found->second)) {
+        if (state.defined()) slots.push_back({parameter, name, state});
+      }
+    }
+  }
+  return slots;
+}
+
+}  // namespace gpipe

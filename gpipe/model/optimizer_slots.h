@@ -1,0 +1,21 @@
+// Optimizer slots: the tensors that libtorch's optimizers keep for each parameter.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <string>
+#include <vector>
+
+namespace gpipe {
+
+struct OptimizerSlot {
+  at::Tensor parameter;
+  std::string name;  // as libtorch's, "exp_avg"
+  at::Tensor state;
+};
+
+// Of SGD, Adam, AdamW, RMSprop and Adagrad, in the order of the parameters; none for parameters that have not been updated
+// yet. Throws InvalidArgument for an optimizer of another kind that has a state.
+std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer);
+
+}  // namespace gpipe

@@ -1,0 +1,56 @@
+// Skip tracer: finds out which layer stashes and which pops what, when layers are run one after the other.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/model/boundary.h"
+#include "gpipe/model/micro_batch.h"
+#include "gpipe/model/skip.h"
+#include "gpipe/plan/profile.h"
+
+namespace gpipe {
+
+// Goes on where a name is wrong, so that all that are wrong come to light. What is popped enters the graph of its layer anew.
+class SkipTracer : public SkipStore {
+ public:
+  // By layer.
+  explicit SkipTracer(std::vector<std::string> names) : names_(std::move(names)) {}
+
+  void begin_layer(int layer, const Tensors& inputs);
+  void put(const std::string& name, Stashed stashed) override;
+  Stashed take(const std::string& name) override;
+
+  // Of the layer at work.
+  const Tensors& stashed_now() const { return stashed_now_; }
+  // The stashed tensors leave the graph they were made in.
+  void end_layer();
+
+  bool failed() const { return !violations_.empty(); }
+  // Throws SkipError if there is any violation. `complete` says that all layers were run.
+  std::vector<SkipProfile> finish(bool complete);
+
+ private:
+  struct Use {
+    int stash_layer;
+    int pop_layer;
+    Stashed stashed;
+  };
+
+  std::string describe(int layer) const;
+  template <typename... Args>
+  void violation(const char* form, const Args&... args);
+
+  const std::vector<std::string> names_;
+  int layer_ = 0;
+  at::Tensor stand_in_;
+  std::map<std::string, Use> uses_;
+  Tensors stashed_now_;
+  std::vector<std::string> stashed_names_;  // by the layer at work
+  std::vector<std::shared_ptr<Boundary>> boundaries_;
+  std::vector<std::string> violations_;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,208 @@
+// What a stage may hold, what it is predicted to hold, and what it is made of.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/model/optimizer_slots.h"
+#include "gpipe/model/profiler.h"
+#include "gpipe/plan/plan.h"
+#include "gpipe/schedule/recompute.h"
+#include "gpipe/schedule/registry.h"
+#include "tests/execute/test_models.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+constexpr int kNumMicroBatches = 4;
+
+struct Example {
+  const char* name;
+  LayerChain chain;
+  at::Tensor input;
+  at::Tensor target;
+  std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss;
+};
+
+Example transformer() {
+  Example example{"transformer",
+                  {},
+                  torch::randint(50, {16, 32}, torch::kLong),
+                  torch::randint(50, {16, 32}, torch::kLong),
+                  test::token_cross_entropy};
+  example.chain.add<torch::nn::Embedding>("embedding", 50, 64);
+  for (int block = 0; block < 4; ++block) {
+    example.chain.add<test::AttentionBlock>("attention" + std::to_string(block), 64, 4, 0.1);
+    example.chain.add<test::FeedForwardBlock>("feed_forward" + std::to_string(block), 64, 0.1);
+  }
+  example.chain.add<torch::nn::Linear>("head", 64, 50);
+  return example;
+}
+
+// The activations shrink and the weights grow from layer to layer.
+Example unequal_cnn() {
+  Example example{
+      "unequal_cnn", {}, torch::randn({16, 3, 32, 32}), torch::randint(10, {16}, torch::kLong), test::cross_entropy};
+  int channels = 3;
+  for (int block = 0; block < 4; ++block) {
+    const int wider = 8 << block;
+    const std::string number = std::to_string(block);
+    example.chain.add<torch::nn::Conv2d>("conv" + number,
+                                         torch::nn::Conv2dOptions(channels, wider, 3).padding(1).bias(false));
+    example.chain.add<nn::DeferredBatchNorm2d>("norm" + number, torch::nn::BatchNormOptions(wider));
+    example.chain.add<torch::nn::ReLU>("relu" + number, torch::nn::ReLUOptions(block % 2 == 0));
+    example.chain.add<torch::nn::MaxPool2d>("pool" + number, 2);
+    channels = wider;
+  }
+  example.chain.add<torch::nn::Flatten>("flatten");
+  example.chain.add<torch::nn::Linear>("head", channels * 4, 10);
+  return example;
+}
+
+Profile profile_of(const Example& example) {
+  ProfileOptions options;
+  options.repeats = 1;
+  const std::int64_t rows = example.input.size(0) / kNumMicroBatches;
+  const at::Tensor target = example.target.narrow(0, 0, rows);
+  options.loss = [&](const Tensors& outputs) { return example.loss(outputs.front(), target); };
+  return profile(example.chain, example.input.narrow(0, 0, rows), options);
+}
+
+struct Case {
+  const char* schedule;
+  Recompute recompute;
+  std::vector<int> layers_per_stage;
+};
+
+std::vector<Case> cases(int num_layers) {
+  const int third = num_layers / 3;
+  const std::vector<int> thirds = {third, third, num_layers - 2 * third};
+  return {{"gpipe", Recompute::kNever, {num_layers}}, {"gpipe", Recompute::kAlways, {num_layers}},
+          {"gpipe", Recompute::kNever, thirds},       {"gpipe", Recompute::kExceptLast, thirds},
+          {"gpipe", Recompute::kAlways, thirds},      {"1f1b", Recompute::kNever, thirds},
+          {"1f1b", Recompute::kAlways, thirds}};
+}
+
+std::vector<std::int64_t> predicted_peaks(const Profile& profile, const Case& settings) {
+  const int num_stages = static_cast<int>(settings.layers_per_stage.size());
+  const Schedule schedule =
+      with_recompute(make_schedule(settings.schedule, num_stages, kNumMicroBatches), settings.recompute);
+  const Costs costs = stage_costs(profile, settings.layers_per_stage, {}, /*optimizer_slots=*/0);
+  std::vector<StageBytes> stages;
+  for (const StageCosts& stage : costs.stages) stages.push_back(stage_bytes(stage));
+  return peak_bytes_by_worker(schedule, stages);
+}
+
+PipelineOptions options_of(const Case& settings) {
+  return PipelineOptions(static_cast<int>(settings.layers_per_stage.size()))
+      .num_micro_batches(kNumMicroBatches)
+      .schedule(settings.schedule)
+      .recompute(settings.recompute)
+      .balance(settings.layers_per_stage);
+}
+
+TEST(PredictedPeak, IsWithinThreePercentOfWhatEachStageHolds) {
+  for (const Example& example : {transformer(), unequal_cnn()}) {
+    const Profile profile = profile_of(example);
+    for (const Case& settings : cases(example.chain.size())) {
+      Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
+      pipeline->train_step(example.input, example.target, example.loss);  // makes the gradients
+      const StepResult step = pipeline->train_step(example.input, example.target, example.loss);
+      const std::vector<std::int64_t> predicted = predicted_peaks(profile, settings);
+      for (std::size_t stage = 0; stage < predicted.size(); ++stage) {
+        const auto measured = static_cast<double>(step.memory[stage].peak_bytes);
+        EXPECT_NEAR(static_cast<double>(predicted[stage]) / measured, 1, 0.03)
+            << example.name << ", " << settings.schedule << ", " << name(settings.recompute) << ", stage " << stage
+            << " of " << predicted.size() << ": " << predicted[stage] << " predicted, " << measured << " measured";
+      }
+    }
+  }
+}
+
+TEST(MemoryLimit, RefusesWhatIsMoreAndNamesStageLayersActionAndBytes) {
+  const Example example = transformer();
+  const Case settings{"gpipe", Recompute::kNever, {3, 3, 4}};
+  const std::vector<std::int64_t> peaks = predicted_peaks(profile_of(example), settings);
+  const std::int64_t limit = peaks[1] * 9 / 10;
+  ASSERT_LT(peaks[2], limit);  // only the stage in the middle and the first are too small
+  Pipeline pipeline(example.chain, options_of(settings).memory_limit_bytes(limit));
+  try {
+    pipeline->train_step(example.input, example.target, example.loss);
+    FAIL() << "fits into " << limit;
+  } catch (const OutOfMemoryError& error) {
+    EXPECT_EQ(error.limit_bytes(), limit);
+    EXPECT_GT(error.requested_bytes() + error.live_bytes(), limit);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("stage"), HasSubstr("(layers "), HasSubstr("micro-batch"),
+                                    HasSubstr("(action "), HasSubstr("limit"), HasSubstr("recompute")));
+  }
+  // The pipeline is as good as before: a smaller batch fits.
+  const StepResult step =
+      pipeline->train_step(example.input.narrow(0, 0, 4), example.target.narrow(0, 0, 4), example.loss);
+  for (const StageMemory& stage : step.memory) EXPECT_LE(stage.peak_bytes, limit);
+}
+
+TEST(MemoryLimit, LetsThroughWhatFits) {
+  const Example example = transformer();
+  const Case settings{"1f1b", Recompute::kAlways, {3, 3, 4}};
+  const std::vector<std::int64_t> peaks = predicted_peaks(profile_of(example), settings);
+  const std::int64_t limit = *std::max_element(peaks.begin(), peaks.end()) * 103 / 100;
+  Pipeline pipeline(example.chain, options_of(settings).memory_limit_bytes(limit));
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_NO_THROW(pipeline->train_step(example.input, example.target, example.loss));
+  }
+}
+
+TEST(MemoryLimit, RefusesParametersThatDoNotFit) {
+  const Example example = transformer();
+  Pipeline pipeline(example.chain, PipelineOptions(2).balance({5, 5}).memory_limit_bytes(1000));
+  EXPECT_THAT([&] { pipeline->train_step(example.input, example.target, example.loss); },
+              ::testing::ThrowsMessage<OutOfMemoryError>(HasSubstr("stage 0 (layers 0-4)")));
+}
+
+TEST(StageMemory, IsMadeOfParametersGradientsOptimizerInputsAndWork) {
+  const Example example = transformer();
+  const Case settings{"gpipe", Recompute::kAlways, {5, 5}};
+  Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
+  torch::optim::Adam optimizer(pipeline->parameters(), 1e-3);
+  const StepResult first = pipeline->train_step(example.input, example.target, example.loss);  // its loss stays, too
+  optimizer.step();
+  const std::vector<StageMemory> before = pipeline->memory();
+  pipeline->book(optimizer);
+  const StepResult step = pipeline->train_step(example.input, example.target, example.loss);
+  for (std::size_t stage = 0; stage < 2; ++stage) {
+    const StageMemory& memory = step.memory[stage];
+    EXPECT_EQ(before[stage].optimizer_bytes, 0);
+    EXPECT_EQ(memory.gradient_bytes, memory.parameter_bytes);
+    EXPECT_EQ(memory.optimizer_bytes, 2 * memory.parameter_bytes);
+    EXPECT_EQ(memory.live_bytes, before[stage].live_bytes + memory.optimizer_bytes);
+    // The second stage keeps the inputs of all micro-batches until their backward.
+    EXPECT_EQ(memory.input_bytes, stage == 0 ? 0 : 16 * 32 * 64 * 4);
+    EXPECT_GT(memory.working_bytes(), 0);
+  }
+  pipeline->book(optimizer);  // again changes nothing
+  EXPECT_EQ(pipeline->memory()[0].live_bytes, step.memory[0].live_bytes);
+}
+
+TEST(StageMemory, ALimitOfTheOptimizersStateIsEnforcedWhenItIsBooked) {
+  const Example example = transformer();
+  const Case settings{"1f1b", Recompute::kAlways, {5, 5}};
+  std::int64_t peak = 0;
+  {
+    Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
+    pipeline->train_step(example.input, example.target, example.loss);
+    const StepResult step = pipeline->train_step(example.input, example.target, example.loss);
+    for (const StageMemory& stage : step.memory) peak = std::max(peak, stage.peak_bytes);
+  }
+  Pipeline pipeline(example.chain, options_of(settings).memory_limit_bytes(peak + 1000));
+  torch::optim::Adam optimizer(pipeline->parameters(), 1e-3);
+  pipeline->train_step(example.input, example.target, example.loss);
+  optimizer.step();
+  pipeline->book(optimizer);
+  EXPECT_THROW(pipeline->train_step(example.input, example.target, example.loss), OutOfMemoryError);
+}
+
+}  // namespace
+}  // namespace gpipe
