@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string_view>
+#include <vector>
 
 #include "gpipe/schedule/schedule.h"
 
@@ -11,9 +12,10 @@ enum class Recompute {
   kAlways,      // every micro-batch
   kExceptLast,  // every micro-batch but the last one
   kNever,
+  kAuto,  // as a plan chooses
 };
 
-// "always", "except-last", "never". The parser throws InvalidArgument for any other word, naming the nearest valid one.
+// "always", "except-last", "never", "auto". The parser throws InvalidArgument for any other word, naming the nearest valid one.
 const char* name(Recompute mode);
 Recompute parse_recompute(std::string_view word);
 
@@ -22,6 +24,11 @@ Recompute parse_recompute(std::string_view word);
 // gradient. Replaces the recompute actions the schedule had.
 //
 //   F0 F1 B0 B1  ->  F0 F1 R0 B0 R1 B1        F0 B0 F1 B1  ->  unchanged
+//
+// Throws InvalidArgument for kAuto.
 Schedule with_recompute(Schedule schedule, Recompute mode);
+
+// The same with a mode for each stage. Throws InvalidArgument if there are more or fewer of them.
+Schedule with_recompute(Schedule schedule, const std::vector<Recompute>& by_stage);
 
 }  // namespace gpipe

@@ -58,10 +58,22 @@ TEST(Recompute, EveryScheduleStaysValidInEveryMode) {
 }
 
 TEST(Recompute, ModesAreReadAndWrittenByName) {
-  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever, Recompute::kAuto}) {
     EXPECT_EQ(parse_recompute(name(mode)), mode);
   }
   EXPECT_THROW(parse_recompute("sometimes"), InvalidArgument);
+}
+
+TEST(Recompute, AStageCanHaveAModeOfItsOwn) {
+  const Schedule schedule = with_recompute(
+      schedules::gpipe(3, 2), std::vector<Recompute>{Recompute::kAlways, Recompute::kNever, Recompute::kExceptLast});
+  EXPECT_EQ(to_text(schedule), "F0 F1 R0 B0 R1 B1\nF0 F1 B0 B1\nF0 F1 R0 B0 B1\n");
+  EXPECT_THROW(with_recompute(schedules::gpipe(3, 2), std::vector<Recompute>(2, Recompute::kNever)), InvalidArgument);
+}
+
+TEST(Recompute, AutoIsChosenByAPlanAndByNothingElse) {
+  EXPECT_THROW(with_recompute(schedules::gpipe(2, 2), Recompute::kAuto), InvalidArgument);
+  EXPECT_THROW(with_recompute(schedules::gpipe(1, 2), std::vector<Recompute>{Recompute::kAuto}), InvalidArgument);
 }
 
 TEST(Liveness, RecomputeKeepsTheInputsAndOneMicroBatchOfActivations) {
