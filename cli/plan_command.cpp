@@ -16,6 +16,7 @@
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/simulate/planner.h"
 #include "gpipe/simulate/simulate.h"
 
 namespace gpipe::cli {

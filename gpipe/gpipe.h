@@ -4,6 +4,7 @@
 #include "gpipe/error.h"
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/report/gantt.h"
@@ -14,6 +15,7 @@
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/simulate/planner.h"
 #include "gpipe/simulate/simulate.h"
 
 #ifdef GPIPE_WITH_TORCH

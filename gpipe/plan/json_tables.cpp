@@ -63,8 +63,7 @@ class TableReader {
   }
 
   bool end_object() {
-    (depth_ == kInRecord ? record().offset : tables_.offset) = last_taken();
-    if (depth_ == kInTables) tables_.top.offset = last_taken();
+    (depth_ == kInRecord ? record() : tables_.top).offset = last_taken();
     --depth_;
     return true;
   }

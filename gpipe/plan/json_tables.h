@@ -35,7 +35,6 @@ struct JsonTable {
 struct JsonTables {
   JsonRecord top;                 // the scalars beside the tables
   std::vector<JsonTable> tables;  // in the order of the text; names may repeat
-  std::size_t offset = 0;
 };
 
 // Throws ParseError for text of any other shape, whatever bytes it is made of. Linear in time and memory; nesting that

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/byte_text.h"
 #include "gpipe/plan/interval_bytes.h"
 #include "gpipe/plan/interval_seconds.h"
 #include "gpipe/plan/partition_memory.h"
@@ -65,16 +67,6 @@ void check_values(const PartitionOptions& options) {
   }
 }
 
-// "1.5 GiB (1610612736 bytes)"
-std::string in_units(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  if (bytes < 1024) return fmt::format("{} bytes", bytes);
-  double value = static_cast<double>(bytes) / 1024;
-  std::size_t unit = 0;
-  for (; value >= 1023.95 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{:.4g} {} ({} bytes)", value, kUnits[unit], bytes);
-}
-
 [[noreturn]] void fail_infeasible(const IntervalBytes& bytes, const PartitionOptions& options) {
   const std::int64_t limit = *options.memory_limit_bytes;
   const std::int64_t missing = least_fullest_bytes(bytes, live_of(options, options.num_stages)) - limit;
@@ -87,7 +79,7 @@ std::string in_units(std::int64_t bytes) {
       fmt::format(
           "no partition of {} layers into {} stages fits the limit of {} a stage: the best lacks {} on its fullest "
           "stage; {}",
-          bytes.num_layers(), options.num_stages, in_units(limit), in_units(missing), remedy),
+          bytes.num_layers(), options.num_stages, exact_byte_text(limit), exact_byte_text(missing), remedy),
       missing, smallest);
 }
 
@@ -109,6 +101,32 @@ Partition describe(const std::vector<int>& layers_per_stage, const IntervalSecon
 }
 
 }  // namespace
+
+void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers) {
+  for (std::size_t stage = 0; stage < layers_per_stage.size(); ++stage) {
+    if (layers_per_stage[stage] >= 1) continue;
+    throw InvalidArgument(fmt::format("stage {} has {} layers; expected at least 1", stage, layers_per_stage[stage]));
+  }
+  const std::int64_t sum = std::accumulate(layers_per_stage.begin(), layers_per_stage.end(), std::int64_t{0});
+  if (sum != static_cast<std::int64_t>(num_layers)) {
+    throw InvalidArgument(fmt::format("the stages have {} layers together ({}), and the profile has {}", sum,
+                                      fmt::join(layers_per_stage, " + "), num_layers));
+  }
+}
+
+Partition partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
+                       const PartitionOptions& options) {
+  check_profile(profile);
+  check_counts(profile, options);
+  check_values(options);
+  if (static_cast<int>(layers_per_stage.size()) != options.num_stages) {
+    throw InvalidArgument(fmt::format("layers_per_stage has {} entries for {} stages; expected one per stage",
+                                      layers_per_stage.size(), options.num_stages));
+  }
+  check_layers_per_stage(layers_per_stage, profile.layers.size());
+  return describe(layers_per_stage, IntervalSeconds(profile, options), IntervalBytes(profile, options.optimizer_slots),
+                  options);
+}
 
 Partition partition(const Profile& profile, const PartitionOptions& options) {
   check_profile(profile);

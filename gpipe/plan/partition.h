@@ -80,4 +80,12 @@ struct Partition {
 // for kMakespan a few times as much, and less for each further bound on max(t) that has to be tried.
 Partition partition(const Profile& profile, const PartitionOptions& options);
 
+// What a given partition takes, by the same rules; the memory limit is not looked at. Throws InvalidArgument as
+// `partition` does, and if the layers do not add up.
+Partition partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
+                       const PartitionOptions& options);
+
+// Throws InvalidArgument unless every stage has a layer and they add up to `num_layers`.
+void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers);
+
 }  // namespace gpipe

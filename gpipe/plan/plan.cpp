@@ -13,8 +13,9 @@ namespace gpipe {
 namespace {
 
 Schedule schedule_for(const PlanOptions& options, int num_workers) {
-  return with_recompute(make_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks),
-                        options.recompute);
+  Schedule schedule = make_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks);
+  return options.recompute_by_stage.empty() ? with_recompute(std::move(schedule), options.recompute)
+                                            : with_recompute(std::move(schedule), options.recompute_by_stage);
 }
 
 int chunks_of(const PlanOptions& options) {
@@ -72,7 +73,7 @@ class OtherSizes {
 
   // Empty if there is no such schedule, or no time.
   std::vector<std::vector<Live>> live(int num_stages) {
-    if (num_stages % chunks_ != 0 || num_actions_ > kMaxActions) return {};
+    if (num_stages % chunks_ != 0 || num_actions_ > kMaxActions || !options_.recompute_by_stage.empty()) return {};
     try {
       const Schedule schedule = schedule_for(options_, num_stages / chunks_);
       num_actions_ += schedule.num_actions();
@@ -111,48 +112,77 @@ InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& opti
   return InfeasibleError(what, error.missing_bytes(), num_workers);
 }
 
-}  // namespace
-
-Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options) {
+// What the schedule says about the partition.
+void take_from(const Schedule& schedule, PartitionOptions& options) {
   options.num_stages = schedule.num_stages;
   options.num_micro_batches = schedule.num_micro_batches;
   options.backward = schedule.has_backward();
   options.recompute_share = recompute_share(schedule);
   options.live = peak_live_by_stage(schedule);
-  return partition(as_run(profile, schedule), options);
 }
 
-Plan plan(const Profile& profile, const PlanOptions& options) {
-  const int chunks = chunks_of(options);
-  check(profile, options, chunks);
-  const Schedule schedule = schedule_for(options, options.num_stages);
-  OtherSizes others(options, chunks);
-  PartitionOptions partition_options;
-  partition_options.objective = options.objective;
-  partition_options.link = options.link;
+PartitionOptions partition_options(const PlanOptions& options, const Schedule& schedule, int chunks) {
+  PartitionOptions result;
+  result.objective = options.objective;
+  result.link = options.link;
   if (!options.worker_speed.empty()) {
-    for (const int worker : schedule.worker_of_stage) {
-      partition_options.worker_speed.push_back(options.worker_speed[worker]);
-    }
+    for (const int worker : schedule.worker_of_stage) result.worker_speed.push_back(options.worker_speed[worker]);
   }
-  if (options.memory_limit_bytes) partition_options.memory_limit_bytes = *options.memory_limit_bytes / chunks;
-  partition_options.live_for = [&others](int num_stages) { return others.live(num_stages); };
-  partition_options.optimizer_slots = options.optimizer_slots;
+  if (options.memory_limit_bytes) result.memory_limit_bytes = *options.memory_limit_bytes / chunks;
+  result.optimizer_slots = options.optimizer_slots;
+  return result;
+}
 
+Plan make_plan(const Profile& profile, const PlanOptions& options, int chunks, Partition partition) {
   Plan result;
   result.schedule = options.schedule;
   result.chunks = chunks;
   result.num_micro_batches = options.num_micro_batches;
-  result.recompute = options.recompute;
-  try {
-    result.partition = partition_for(profile, schedule, partition_options);
-  } catch (const InfeasibleError& error) {
-    throw in_workers(error, options, chunks, others);
-  }
+  result.recompute = options.recompute_by_stage.empty() ? options.recompute : Recompute::kAuto;
+  result.recompute_by_stage = options.recompute_by_stage;
+  result.partition = std::move(partition);
   for (const PartitionStage& stage : result.partition.stages) result.layers_per_stage.push_back(stage.num_layers);
   result.costs = stage_costs(profile, result.layers_per_stage, options.link, options.optimizer_slots);
   result.costs.worker_speed = options.worker_speed;
   return result;
+}
+
+}  // namespace
+
+Schedule schedule_of(const Plan& plan) {
+  Schedule schedule = make_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks);
+  return plan.recompute_by_stage.empty() ? with_recompute(std::move(schedule), plan.recompute)
+                                         : with_recompute(std::move(schedule), plan.recompute_by_stage);
+}
+
+Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options) {
+  take_from(schedule, options);
+  return partition(as_run(profile, schedule), options);
+}
+
+Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest) {
+  const int chunks = chunks_of(options);
+  check(profile, options, chunks);
+  const Schedule schedule = schedule_for(options, options.num_stages);
+  OtherSizes others(options, chunks);
+  PartitionOptions for_partition = partition_options(options, schedule, chunks);
+  for_partition.live_for = [&](int num_stages) {
+    return find_smallest ? others.live(num_stages) : std::vector<std::vector<Live>>();
+  };
+  try {
+    return make_plan(profile, options, chunks, partition_for(profile, schedule, for_partition));
+  } catch (const InfeasibleError& error) {
+    throw in_workers(error, options, chunks, others);
+  }
+}
+
+Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage) {
+  const int chunks = chunks_of(options);
+  check(profile, options, chunks);
+  const Schedule schedule = schedule_for(options, options.num_stages);
+  PartitionOptions for_partition = partition_options(options, schedule, chunks);
+  take_from(schedule, for_partition);
+  return make_plan(profile, options, chunks, partition_of(as_run(profile, schedule), layers_per_stage, for_partition));
 }
 
 }  // namespace gpipe

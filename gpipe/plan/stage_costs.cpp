@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <limits>
-#include <numeric>
 
 #include "gpipe/error.h"
 #include "gpipe/plan/backward_parts.h"
@@ -13,18 +12,6 @@ namespace gpipe {
 namespace {
 
 __extension__ using Int128 = __int128;
-
-void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers) {
-  for (std::size_t stage = 0; stage < layers_per_stage.size(); ++stage) {
-    if (layers_per_stage[stage] >= 1) continue;
-    throw InvalidArgument(fmt::format("stage {} has {} layers; expected at least 1", stage, layers_per_stage[stage]));
-  }
-  const std::int64_t sum = std::accumulate(layers_per_stage.begin(), layers_per_stage.end(), std::int64_t{0});
-  if (sum != static_cast<std::int64_t>(num_layers)) {
-    throw InvalidArgument(fmt::format("the stages have {} layers together ({}), and the profile has {}", sum,
-                                      fmt::join(layers_per_stage, " + "), num_layers));
-  }
-}
 
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
   StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
@@ -41,6 +42,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tolerate_errors([&] {
     const std::string json = gpipe::to_json(gpipe::parse_profile(text));
     require(gpipe::to_json(gpipe::parse_profile(json)) == json);
+  });
+  tolerate_errors([&] {
+    const std::string json = gpipe::to_json(gpipe::parse_plan(text));
+    require(gpipe::to_json(gpipe::parse_plan(json)) == json);
   });
   return 0;
 }

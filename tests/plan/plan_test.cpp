@@ -11,6 +11,7 @@
 #include "gpipe/error.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/planner.h"
 
 namespace gpipe {
 namespace {

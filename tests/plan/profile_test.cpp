@@ -260,7 +260,7 @@ TEST(Profile, RefusesSamplesThatAreNotAWholeNumber) {
   for (const char* value : {"-1", "0.5", "null", "\"8\"", "2147483648"}) {
     EXPECT_THAT(with_samples(value), HasSubstr("\"samples_per_micro_batch\" is " + std::string(value))) << value;
   }
-  EXPECT_THAT(with_samples("[]"), HasSubstr("\"samples_per_micro_batch\" must be a number, got an array"));
+  EXPECT_THAT(with_samples("[]"), HasSubstr("\"samples_per_micro_batch\" must be a number or a string, got an array"));
   EXPECT_THAT(with_samples("1, \"samples_per_micro_batch\": 1"), HasSubstr("is given twice"));
   EXPECT_THAT(with_samples("1, \"sample\": 1"), HasSubstr("unknown field \"sample\""));
 }

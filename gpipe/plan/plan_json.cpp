@@ -1,0 +1,252 @@
+#include "gpipe/plan/plan_json.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/plan/json_record.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+const JsonForm kPlanForm = {"plan",
+                            {"schedule", "chunks", "num_micro_batches", "recompute", "predicted_step_seconds",
+                             "link_latency_seconds", "link_bytes_per_second"},
+                            6};
+const JsonForm kStageForm = {
+    "stage",
+    {"layers", "seconds", "bytes", "forward_seconds", "backward_seconds", "input_grad_seconds", "weight_grad_seconds",
+     "recompute_seconds", "update_seconds", "static_bytes", "activation_bytes", "input_bytes", "output_bytes",
+     "kept_input_bytes", "working_bytes", "recompute", "rematerialization"},
+    15};
+const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
+const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
+const std::vector<std::string> kTables = {"stages", "workers", "skips"};
+
+std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string lines(const std::vector<std::string>& elements) {
+  if (elements.empty()) return "[]";
+  return fmt::format("[\n    {}\n  ]", fmt::join(elements, ",\n    "));
+}
+
+// The seconds and the bytes of a stage by their names in the file.
+constexpr std::pair<const char*, double StageCosts::*> kSeconds[] = {
+    {"forward_seconds", &StageCosts::forward_seconds},       {"backward_seconds", &StageCosts::backward_seconds},
+    {"input_grad_seconds", &StageCosts::input_grad_seconds}, {"weight_grad_seconds", &StageCosts::weight_grad_seconds},
+    {"recompute_seconds", &StageCosts::recompute_seconds},   {"update_seconds", &StageCosts::update_seconds},
+};
+constexpr std::pair<const char*, std::int64_t StageCosts::*> kBytes[] = {
+    {"static_bytes", &StageCosts::static_bytes},         {"activation_bytes", &StageCosts::activation_bytes},
+    {"input_bytes", &StageCosts::input_bytes},           {"output_bytes", &StageCosts::output_bytes},
+    {"kept_input_bytes", &StageCosts::kept_input_bytes}, {"working_bytes", &StageCosts::working_bytes},
+};
+
+std::string stage_line(const Plan& plan, std::size_t stage) {
+  Json json;
+  json["layers"] = plan.layers_per_stage[stage];
+  json["seconds"] = plan.partition.stages[stage].seconds;
+  json["bytes"] = plan.partition.stages[stage].bytes;
+  for (const auto& [name, member] : kSeconds) json[name] = plan.costs.stages[stage].*member;
+  for (const auto& [name, member] : kBytes) json[name] = plan.costs.stages[stage].*member;
+  if (!plan.recompute_by_stage.empty()) json["recompute"] = name(plan.recompute_by_stage[stage]);
+  if (!plan.rematerialization.empty()) json["rematerialization"] = plan.rematerialization[stage];
+  return one_line(json);
+}
+
+std::string worker_line(const Plan& plan, std::size_t worker) {
+  Json json = Json::object();
+  if (!plan.predicted_peak_bytes.empty()) json["predicted_peak_bytes"] = plan.predicted_peak_bytes[worker];
+  if (!plan.costs.worker_speed.empty()) json["speed"] = plan.costs.worker_speed[worker];
+  return one_line(json);
+}
+
+std::string skip_line(const Plan& plan, std::size_t skip) {
+  Json json;
+  json["from_stage"] = plan.costs.routes.skips[skip].from_stage;
+  json["to_stage"] = plan.costs.routes.skips[skip].to_stage;
+  json["bytes"] = plan.costs.skip_bytes[skip];
+  return one_line(json);
+}
+
+Recompute read_mode(const JsonReader& record) {
+  const JsonField& field = record.field("recompute");
+  const std::string word = record.string("recompute");
+  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever, Recompute::kAuto}) {
+    if (word == name(mode)) return mode;
+  }
+  record.fail_value(field, "always, except-last, never or auto");
+}
+
+double read_positive(const JsonReader& record, const char* name) {
+  const double number = record.seconds(name);
+  if (number == 0) record.fail_value(record.field(name), "a number above 0");
+  return number;
+}
+
+// Reads the parts of a plan, one table after the other.
+class PlanReader {
+ public:
+  explicit PlanReader(std::string_view json) : json_(json), tables_(parse_json_tables(json)) {
+    check_json_tables(json_, tables_, kPlanForm, kTables);
+  }
+
+  Plan read() {
+    const JsonReader top(json_, tables_.top, kPlanForm, "");
+    read_top(top);
+    for_each("stages", kStageForm, [this](const JsonReader& stage) { read_stage(stage); });
+    check_stages(top);
+    for_each("workers", kWorkerForm, [this](const JsonReader& worker) { read_worker(worker); });
+    check_workers();
+    for_each("skips", kSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
+    add_up();
+    return std::move(plan_);
+  }
+
+ private:
+  template <typename Read>
+  void for_each(const char* name, const JsonForm& form, const Read& read) {
+    const JsonTable* table = find_json_table(tables_, name);
+    if (table == nullptr) json_fail_at(json_, tables_.top.offset, fmt::format("\"{}\" is missing", name));
+    for (std::size_t index = 0; index < table->records.size(); ++index) {
+      read(JsonReader(json_, table->records[index], form, fmt::format("{} {}: ", form.what, index)));
+    }
+  }
+
+  void read_top(const JsonReader& top) {
+    plan_.schedule = top.string("schedule");
+    plan_.chunks = top.count("chunks", 1);
+    plan_.num_micro_batches = top.count("num_micro_batches", 1);
+    plan_.recompute = read_mode(top);
+    plan_.predicted_step_seconds = top.seconds("predicted_step_seconds");
+    plan_.costs.link.latency_seconds = top.seconds("link_latency_seconds");
+    if (top.has("link_bytes_per_second")) {
+      plan_.costs.link.bytes_per_second = read_positive(top, "link_bytes_per_second");
+    }
+    try {
+      const ScheduleInfo& info = find_schedule(plan_.schedule);
+      if (!info.any_chunks && plan_.chunks != info.default_chunks) {
+        top.fail_value(top.field("chunks"), fmt::format("{}, as {} has", info.default_chunks, info.name));
+      }
+    } catch (const InvalidArgument& error) {
+      top.fail(top.field("schedule").value_offset, error.what());
+    }
+  }
+
+  void read_stage(const JsonReader& record) {
+    plan_.layers_per_stage.push_back(record.count("layers", 1));
+    plan_.partition.stages.push_back({plan_.layers_per_stage.back(), record.seconds("seconds"), record.bytes("bytes")});
+    StageCosts costs;
+    for (const auto& [name, member] : kSeconds) costs.*member = record.seconds(name);
+    for (const auto& [name, member] : kBytes) costs.*member = record.bytes(name);
+    plan_.costs.stages.push_back(costs);
+    const bool is_auto = plan_.recompute == Recompute::kAuto;
+    if (is_auto != record.has("recompute")) {
+      record.fail(record.offset(), is_auto ? "\"recompute\" is missing, and that of the plan is auto"
+                                           : "\"recompute\" is given, but that of the plan is not auto");
+    }
+    if (is_auto) {
+      plan_.recompute_by_stage.push_back(read_mode(record));
+      if (plan_.recompute_by_stage.back() == Recompute::kAuto) {
+        record.fail_value(record.field("recompute"), "always, except-last or never");
+      }
+    }
+    if (record.has("rematerialization")) {
+      plan_.rematerialization.push_back(record.string("rematerialization"));
+    }
+  }
+
+  void check_stages(const JsonReader& top) const {
+    const std::size_t num_stages = plan_.layers_per_stage.size();
+    const JsonTable& table = *find_json_table(tables_, "stages");
+    if (num_stages == 0) json_fail_at(json_, table.name_offset, "\"stages\" is empty; expected at least one stage");
+    if (num_stages % static_cast<std::size_t>(plan_.chunks) != 0) {
+      top.fail_value(top.field("chunks"), fmt::format("a divisor of the number of stages, {}", num_stages));
+    }
+    if (!plan_.rematerialization.empty() && plan_.rematerialization.size() != num_stages) {
+      json_fail_at(json_, table.name_offset, "\"rematerialization\" is given for some stages and not for others");
+    }
+  }
+
+  void read_worker(const JsonReader& record) {
+    if (record.has("predicted_peak_bytes")) {
+      plan_.predicted_peak_bytes.push_back(record.bytes("predicted_peak_bytes"));
+    }
+    if (record.has("speed")) plan_.costs.worker_speed.push_back(read_positive(record, "speed"));
+  }
+
+  void check_workers() const {
+    const JsonTable& table = *find_json_table(tables_, "workers");
+    const auto num_workers = static_cast<std::size_t>(plan_.num_workers());
+    if (table.records.size() != num_workers) {
+      json_fail_at(json_, table.name_offset,
+                   fmt::format("\"workers\" has {} elements; expected {}, one for each {} of the {} stages",
+                               table.records.size(), num_workers, plan_.chunks, plan_.layers_per_stage.size()));
+    }
+    for (const std::size_t given : {plan_.predicted_peak_bytes.size(), plan_.costs.worker_speed.size()}) {
+      if (given == 0 || given == num_workers) continue;
+      json_fail_at(json_, table.name_offset, "the workers have different fields; expected the same of all");
+    }
+  }
+
+  void read_skip(const JsonReader& record) {
+    const SkipRoute route = {record.count("from_stage", 0), record.count("to_stage", 0)};
+    if (route.from_stage >= route.to_stage || route.to_stage >= static_cast<int>(plan_.layers_per_stage.size())) {
+      record.fail_value(record.field("to_stage"), fmt::format("a stage above {}, and at most {}", route.from_stage,
+                                                              plan_.layers_per_stage.size() - 1));
+    }
+    plan_.costs.routes.skips.push_back(route);
+    plan_.costs.skip_bytes.push_back(record.bytes("bytes"));
+  }
+
+  void add_up() {
+    double sum = 0;
+    for (const PartitionStage& stage : plan_.partition.stages) {
+      plan_.partition.slowest_seconds = std::max(plan_.partition.slowest_seconds, stage.seconds);
+      sum += stage.seconds;
+    }
+    plan_.partition.makespan_seconds = sum + (plan_.num_micro_batches - 1) * plan_.partition.slowest_seconds;
+  }
+
+  const std::string_view json_;
+  const JsonTables tables_;
+  Plan plan_;
+};
+
+}  // namespace
+
+std::string to_json(const Plan& plan) {
+  Json top;
+  top["schedule"] = plan.schedule;
+  top["chunks"] = plan.chunks;
+  top["num_micro_batches"] = plan.num_micro_batches;
+  top["recompute"] = name(plan.recompute);
+  top["predicted_step_seconds"] = plan.predicted_step_seconds;
+  top["link_latency_seconds"] = plan.costs.link.latency_seconds;
+  if (std::isfinite(plan.costs.link.bytes_per_second)) {
+    top["link_bytes_per_second"] = plan.costs.link.bytes_per_second;
+  }
+  std::string text = "{\n";
+  for (const auto& [key, value] : top.items()) text += fmt::format("  \"{}\": {},\n", key, one_line(value));
+  std::vector<std::string> stages;
+  std::vector<std::string> workers;
+  std::vector<std::string> skips;
+  for (std::size_t stage = 0; stage < plan.layers_per_stage.size(); ++stage) stages.push_back(stage_line(plan, stage));
+  for (int worker = 0; worker < plan.num_workers(); ++worker) workers.push_back(worker_line(plan, worker));
+  for (std::size_t skip = 0; skip < plan.costs.skip_bytes.size(); ++skip) skips.push_back(skip_line(plan, skip));
+  text += fmt::format("  \"stages\": {},\n  \"workers\": {},\n  \"skips\": {}\n}}\n", lines(stages), lines(workers),
+                      lines(skips));
+  return text;
+}
+
+Plan parse_plan(std::string_view json) { return PlanReader(json).read(); }
+
+}  // namespace gpipe

@@ -1,0 +1,54 @@
+// Trials: partitions and recompute modes of one schedule, run in the simulator.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "gpipe/plan/plan.h"
+
+namespace gpipe {
+
+struct Trial {
+  std::vector<int> layers_per_stage;
+  std::vector<Recompute> modes;  // one per stage
+  double step_seconds = 0;
+  std::vector<std::int64_t> peak_bytes;  // per worker
+};
+
+// By more than rounding.
+bool is_faster(double seconds, double than_seconds);
+
+class PlanTrials {
+ public:
+  // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist; `profile` and `options` outlive this.
+  PlanTrials(const Profile& profile, const PlanOptions& options);
+
+  // Empty if a worker would not fit.
+  std::optional<Trial> run(const std::vector<int>& layers_per_stage, const std::vector<Recompute>& modes);
+  // With the modes that recompute the least, if the options leave them open, else with those of the options.
+  std::optional<Trial> run(const std::vector<int>& layers_per_stage);
+
+  // The fastest of `found` and of the partitions that are tried: see Note [Candidates].
+  std::optional<Trial> improve(std::optional<Trial> found);
+
+  int num_stages() const { return base_.num_stages; }
+
+ private:
+  std::optional<std::vector<Recompute>> lightest_modes(const Costs& costs);
+  std::optional<Trial> run(const std::vector<int>& layers_per_stage, const Costs& costs,
+                           const std::vector<Recompute>& modes);
+  Costs costs_of(const std::vector<int>& layers_per_stage) const;
+  bool are_few() const;
+  void try_all(std::vector<int>& layers_per_stage, int num_layers, int num_stages, std::optional<Trial>& best);
+  void climb(Trial& best);
+  std::int64_t actions_a_trial() const;
+
+  const Profile& profile_;
+  const PlanOptions& options_;
+  const Schedule base_;                         // without recompute
+  std::vector<int> index_on_worker_;            // of each stage
+  std::vector<std::vector<Recompute>> combos_;  // modes of the stages of a worker, the ones without recompute first
+};
+
+}  // namespace gpipe

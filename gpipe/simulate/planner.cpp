@@ -1,0 +1,318 @@
+#include "gpipe/simulate/planner.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/plan/byte_text.h"
+#include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/plan_trials.h"
+#include "gpipe/simulate/simulate.h"
+
+namespace gpipe {
+namespace {
+
+constexpr const char* kAutoSchedule = "auto";
+
+bool is_fixed(const PlanOptions& options) {
+  return options.num_micro_batches != 0 && options.schedule != kAutoSchedule &&
+         (options.recompute != Recompute::kAuto || !options.recompute_by_stage.empty());
+}
+
+void check(const PlanOptions& options) {
+  if (options.mini_batch_samples < 0) {
+    throw InvalidArgument(
+        fmt::format("mini_batch_samples is {}; expected 0 (unknown) or more", options.mini_batch_samples));
+  }
+  if (options.num_micro_batches == 0 && options.mini_batch_samples == 0) {
+    throw InvalidArgument(
+        "the number of micro-batches can be chosen only for a mini-batch of known size; give mini_batch_samples, or "
+        "num_micro_batches");
+  }
+  if (!options.recompute_by_stage.empty() && options.schedule == kAutoSchedule) {
+    throw InvalidArgument(
+        "recompute_by_stage is for the stages of one schedule; name it, or leave the modes to the plan");
+  }
+}
+
+Profile sized(const Profile& profile, const PlanOptions& options) {
+  if (options.mini_batch_samples == 0) return profile;
+  return for_micro_batches(profile, options.mini_batch_samples, options.num_micro_batches);
+}
+
+std::vector<int> micro_batch_choices(const PlanOptions& options) {
+  if (options.num_micro_batches != 0) return {options.num_micro_batches};
+  constexpr std::int64_t kMost = 4096;
+  std::vector<int> choices;
+  for (std::int64_t count = 1; count <= std::min<std::int64_t>(kMost, options.mini_batch_samples); count *= 2) {
+    choices.push_back(static_cast<int>(count));
+  }
+  return choices;
+}
+
+// The options with each schedule and number of chunks that there is.
+std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_t num_layers) {
+  std::vector<PlanOptions> choices;
+  if (options.schedule != kAutoSchedule) {
+    choices.push_back(options);
+    if (options.chunks == 0) choices.back().chunks = find_schedule(options.schedule).default_chunks;
+    return choices;
+  }
+  const auto add = [&](const char* schedule, int chunks) {
+    if (options.chunks != 0 && options.chunks != chunks) return;
+    choices.push_back(options);
+    choices.back().schedule = schedule;
+    choices.back().chunks = chunks;
+  };
+  add("1f1b", 1);
+  add("gpipe", 1);
+  constexpr int kMostChunks = 4;
+  for (int chunks = 2; chunks <= std::max(kMostChunks, options.chunks); ++chunks) {
+    if (options.num_stages < 2 || static_cast<std::size_t>(options.num_stages) * chunks > num_layers) continue;
+    add("interleaved", chunks);
+  }
+  if (choices.empty()) {
+    throw InvalidArgument(
+        fmt::format("no schedule puts {} stages on each of {} workers with {} layers; leave the chunks to the plan",
+                    options.chunks, options.num_stages, num_layers));
+  }
+  return choices;
+}
+
+std::string modes_text(const std::vector<Recompute>& modes) {
+  const bool is_one = std::all_of(modes.begin(), modes.end(), [&](Recompute mode) { return mode == modes.front(); });
+  return is_one ? name(modes.front()) : "per stage";
+}
+
+// One row of the table, and what it takes to make the plan of it.
+struct Found {
+  PlanCandidate candidate;
+  std::size_t choice = 0;  // of the options it was found for
+  std::optional<Trial> trial;
+};
+
+PlanCandidate describe(const PlanOptions& options, const std::string& recompute) {
+  PlanCandidate candidate;
+  candidate.schedule = options.schedule;
+  candidate.chunks = options.chunks;
+  candidate.num_micro_batches = options.num_micro_batches;
+  candidate.recompute = recompute;
+  return candidate;
+}
+
+Found fitting(const PlanOptions& options, Trial trial) {
+  Found found;
+  found.candidate = describe(options, modes_text(trial.modes));
+  found.candidate.step_seconds = trial.step_seconds;
+  const auto fullest = std::max_element(trial.peak_bytes.begin(), trial.peak_bytes.end());
+  found.candidate.fullest_bytes = *fullest;
+  found.candidate.fullest_worker = static_cast<int>(fullest - trial.peak_bytes.begin());
+  found.candidate.layers_per_stage = trial.layers_per_stage;
+  found.trial = std::move(trial);
+  return found;
+}
+
+// The modes that are cut for before they are mixed. Without a limit there is nothing to save.
+std::vector<Recompute> mode_choices(const PlanOptions& options) {
+  if (options.recompute != Recompute::kAuto) return {options.recompute};
+  if (!options.memory_limit_bytes) return {Recompute::kNever};
+  return {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
+}
+
+// The candidates of one schedule and one number of micro-batches.
+class Candidates {
+ public:
+  Candidates(const Profile& profile, const PlanOptions& options)
+      : profile_(profile), options_(options), trials_(profile, options) {}
+
+  std::vector<Found> find() {
+    for (const Recompute mode : mode_choices(options_)) {
+      const std::vector<Recompute> modes = options_.recompute_by_stage.empty()
+                                               ? std::vector<Recompute>(trials_.num_stages(), mode)
+                                               : options_.recompute_by_stage;
+      cut_for(modes);
+    }
+    for (int round = 0; round < kMaxRounds && best_ && options_.recompute == Recompute::kAuto; ++round) {
+      const std::vector<Recompute> modes = best_->modes;
+      cut_for(modes);
+      if (best_->modes == modes) break;
+    }
+    best_ = trials_.improve(std::move(best_));
+    if (!best_) return std::move(found_);
+    Found best = fitting(options_, *std::move(best_));  // in front of its equals: it recomputes least
+    found_.erase(
+        std::remove_if(found_.begin(), found_.end(),
+                       [&](const Found& found) { return found.candidate.recompute == best.candidate.recompute; }),
+        found_.end());
+    found_.insert(found_.begin(), std::move(best));
+    return std::move(found_);
+  }
+
+ private:
+  static constexpr int kMaxRounds = 4;
+
+  // Cuts exactly for these modes; from there, takes the least that fits.
+  void cut_for(const std::vector<Recompute>& modes) {
+    PlanOptions options = options_;
+    options.recompute_by_stage = modes;
+    try {
+      const Plan cut = partitioned_plan(profile_, options, /*find_smallest=*/false);
+      const auto keep = [this](const std::optional<Trial>& trial) {
+        if (trial && (!best_ || is_faster(trial->step_seconds, best_->step_seconds))) best_ = trial;
+      };
+      keep(trials_.run(cut.layers_per_stage));
+      std::optional<Trial> trial = trials_.run(cut.layers_per_stage, modes);
+      keep(trial);
+      if (trial) add(fitting(options_, *std::move(trial)));
+    } catch (const InfeasibleError& error) {
+      Found refused;
+      refused.candidate = describe(options_, modes_text(modes));
+      refused.candidate.missing_bytes = error.missing_bytes();
+      add(std::move(refused));
+    }
+  }
+
+  // One row for each kind of recompute: the fastest.
+  void add(Found found) {
+    for (Found& other : found_) {
+      if (other.candidate.recompute != found.candidate.recompute) continue;
+      if (found.trial && (!other.trial || found.trial->step_seconds < other.trial->step_seconds)) {
+        other = std::move(found);
+      }
+      return;
+    }
+    found_.push_back(std::move(found));
+  }
+
+  const Profile& profile_;
+  const PlanOptions& options_;
+  PlanTrials trials_;
+  std::vector<Found> found_;
+  std::optional<Trial> best_;
+};
+
+void predict(Plan& plan) {
+  SimulateOptions options;
+  options.critical_path = false;
+  const Timeline timeline = simulate(schedule_of(plan), plan.costs, options);
+  plan.predicted_step_seconds = timeline.makespan_seconds;
+  plan.predicted_peak_bytes.clear();
+  for (const WorkerTimeline& worker : timeline.workers) plan.predicted_peak_bytes.push_back(worker.peak_bytes);
+}
+
+Plan make_plan(const Profile& profile, PlanOptions options, const Trial& trial) {
+  const bool is_one = modes_text(trial.modes) == name(trial.modes.front());
+  options.recompute = is_one ? trial.modes.front() : Recompute::kAuto;
+  options.recompute_by_stage = is_one ? std::vector<Recompute>() : trial.modes;
+  Plan result = plan_with_layers(sized(profile, options), options, trial.layers_per_stage);
+  predict(result);
+  return result;
+}
+
+std::string describe(const PlanCandidate& candidate) {
+  return fmt::format("{}{} with {} micro-batch{}, recompute {}", candidate.schedule,
+                     candidate.chunks == 1 ? "" : fmt::format(" of {} chunks", candidate.chunks),
+                     candidate.num_micro_batches, candidate.num_micro_batches == 1 ? "" : "es", candidate.recompute);
+}
+
+// The error of the candidate that lacks least.
+[[noreturn]] void fail_infeasible(const Profile& profile, const std::vector<PlanOptions>& choices,
+                                  const std::vector<Found>& all) {
+  const auto nearest = std::min_element(all.begin(), all.end(), [](const Found& a, const Found& b) {
+    return a.candidate.missing_bytes < b.candidate.missing_bytes;
+  });
+  PlanOptions options = choices[nearest->choice];
+  if (options.recompute == Recompute::kAuto) options.recompute = parse_recompute(nearest->candidate.recompute);
+  try {
+    partitioned_plan(sized(profile, options), options);
+  } catch (const InfeasibleError& error) {
+    throw InfeasibleError(fmt::format("none of {} candidates fits; the nearest is {}: {}", all.size(),
+                                      describe(nearest->candidate), error.what()),
+                          error.missing_bytes(), error.smallest_num_stages());
+  }
+  throw Error("a plan that did not fit now does; please report this");
+}
+
+}  // namespace
+
+PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
+  check(options);
+  PlanSearch result;
+  if (is_fixed(options)) {
+    result.best = partitioned_plan(sized(profile, options), options);
+    predict(result.best);
+    const std::vector<std::int64_t>& peaks = result.best.predicted_peak_bytes;
+    const std::vector<Recompute> modes =
+        options.recompute_by_stage.empty() ? std::vector<Recompute>{options.recompute} : options.recompute_by_stage;
+    PlanOptions chosen = options;
+    chosen.chunks = result.best.chunks;
+    result.candidates.push_back(
+        fitting(chosen, {result.best.layers_per_stage, modes, result.best.predicted_step_seconds, peaks}).candidate);
+    return result;
+  }
+  std::vector<PlanOptions> choices;
+  std::vector<Found> all;
+  for (const int num_micro_batches : micro_batch_choices(options)) {
+    PlanOptions with_size = options;
+    with_size.num_micro_batches = num_micro_batches;
+    const Profile with_costs = sized(profile, with_size);
+    for (const PlanOptions& choice : schedule_choices(with_size, profile.layers.size())) {
+      for (Found& found : Candidates(with_costs, choice).find()) {
+        found.choice = choices.size();
+        all.push_back(std::move(found));
+      }
+      choices.push_back(choice);
+    }
+  }
+  const Found* best = nullptr;
+  for (const Found& found : all) {
+    if (!found.trial) continue;
+    if (best == nullptr || is_faster(found.trial->step_seconds, best->trial->step_seconds)) best = &found;
+  }
+  if (best == nullptr) fail_infeasible(profile, choices, all);
+  result.best = make_plan(profile, choices[best->choice], *best->trial);
+  result.candidates.push_back(best->candidate);
+  for (const Found& found : all) {
+    if (&found != best) result.candidates.push_back(found.candidate);
+  }
+  std::stable_sort(result.candidates.begin() + 1, result.candidates.end(),
+                   [](const PlanCandidate& a, const PlanCandidate& b) {
+                     if ((a.missing_bytes > 0) != (b.missing_bytes > 0)) return b.missing_bytes > 0;
+                     return a.missing_bytes > 0 ? a.missing_bytes < b.missing_bytes : a.step_seconds < b.step_seconds;
+                   });
+  return result;
+}
+
+Plan plan(const Profile& profile, const PlanOptions& options) { return search_plans(profile, options).best; }
+
+std::string explain(const PlanSearch& search) {
+  std::vector<std::vector<std::string>> rows = {
+      {"step", "micro-batches", "schedule", "chunks", "recompute", "fullest worker"}};
+  for (const PlanCandidate& candidate : search.candidates) {
+    const bool fits = candidate.missing_bytes == 0;
+    rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
+                    fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
+                    fmt::format("{}", candidate.chunks), candidate.recompute,
+                    fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
+                         : fmt::format("does not fit: a stage lacks {}", byte_text(candidate.missing_bytes))});
+  }
+  std::vector<std::size_t> widths(rows.front().size(), 0);
+  for (const std::vector<std::string>& row : rows) {
+    for (std::size_t column = 0; column < row.size(); ++column) {
+      widths[column] = std::max(widths[column], row[column].size());
+    }
+  }
+  std::string text;
+  for (const std::vector<std::string>& row : rows) {
+    for (std::size_t column = 0; column + 1 < row.size(); ++column) {
+      text += fmt::format("{:<{}}  ", row[column], widths[column]);
+    }
+    text += row.back() + "\n";
+  }
+  return text;
+}
+
+}  // namespace gpipe

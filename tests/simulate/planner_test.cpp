@@ -1,0 +1,352 @@
+// What the planner leaves open is chosen as if everything had been tried in the simulator.
+#include "gpipe/simulate/planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <limits>
+#include <random>
+#include <string>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/registry.h"
+#include "gpipe/schedule/validate.h"
+#include "gpipe/simulate/simulate.h"
+#include "tests/plan/brute_force.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+constexpr double kNone = std::numeric_limits<double>::infinity();
+constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
+
+Profile equal_layers(int num_layers) {
+  Profile profile;
+  profile.samples_per_micro_batch = 2;
+  for (int index = 0; index < num_layers; ++index) {
+    LayerProfile layer;
+    layer.name = "layer" + std::to_string(index);
+    layer.forward_seconds = 1;
+    layer.backward_seconds = 2;
+    layer.parameter_bytes = 10;
+    layer.activation_bytes = 100;
+    layer.output_bytes = 20;
+    layer.kept_output_bytes = 20;
+    profile.layers.push_back(layer);
+  }
+  return profile;
+}
+
+PlanOptions all_open(int num_stages, int mini_batch_samples) {
+  PlanOptions options;
+  options.num_stages = num_stages;
+  options.num_micro_batches = 0;
+  options.mini_batch_samples = mini_batch_samples;
+  options.schedule = "auto";
+  options.recompute = Recompute::kAuto;
+  return options;
+}
+
+std::vector<StageBytes> stage_bytes_of(const Costs& costs) {
+  std::vector<StageBytes> bytes;
+  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
+  return bytes;
+}
+
+std::vector<Recompute> modes_of(const Plan& plan) {
+  return plan.recompute_by_stage.empty() ? std::vector<Recompute>(plan.layers_per_stage.size(), plan.recompute)
+                                         : plan.recompute_by_stage;
+}
+
+class RandomModel {
+ public:
+  explicit RandomModel(unsigned seed, int most_layers = 6) : random_(seed) {
+    profile.samples_per_micro_batch = between(1, 3);
+    const int num_layers = between(2, most_layers);
+    for (int index = 0; index < num_layers; ++index) {
+      LayerProfile layer;
+      layer.name = "layer" + std::to_string(index);
+      layer.forward_seconds = between(1, 9);
+      layer.backward_seconds = between(1, 18);
+      layer.parameter_bytes = between(0, 20);
+      layer.activation_bytes = between(0, 100);
+      layer.output_bytes = between(0, 20);
+      layer.kept_output_bytes = std::min<std::int64_t>(layer.activation_bytes, between(0, 1) * layer.output_bytes);
+      if (between(0, 1) == 0) layer.working_bytes = layer.activation_bytes + between(0, 50);
+      profile.layers.push_back(layer);
+    }
+    if (between(0, 2) == 0) profile.skips.push_back({"skip", 0, num_layers - 1, between(0, 20)});
+    options = all_open(between(1, std::min(3, num_layers)), between(1, 5));
+    if (between(0, 1) == 0) options.link = {between(0, 4) * 0.25, 16};
+    if (between(0, 3) > 0) options.memory_limit_bytes = between(100, 900);
+  }
+
+  Profile profile;
+  PlanOptions options;
+
+ private:
+  int between(int low, int high) { return std::uniform_int_distribution<int>(low, high)(random_); }
+  std::mt19937 random_;
+};
+
+// The least simulated step of a schedule over all partitions and all modes of all stages; kNone if nothing fits.
+double least_step(const Profile& profile, const PlanOptions& options, const Schedule& base) {
+  double least = kNone;
+  std::vector<int> sizes;
+  test::for_each_partition(
+      static_cast<int>(profile.layers.size()), base.num_stages, sizes, [&](const std::vector<int>& layers) {
+        const Costs costs = stage_costs(profile, layers, options.link, options.optimizer_slots);
+        int num_vectors = 1;
+        for (int stage = 0; stage < base.num_stages; ++stage) num_vectors *= 3;
+        for (int vector = 0; vector < num_vectors; ++vector) {
+          std::vector<Recompute> modes;
+          for (int rest = vector; static_cast<int>(modes.size()) < base.num_stages; rest /= 3) {
+            modes.push_back(kModes[rest % 3]);
+          }
+          const Schedule schedule = with_recompute(base, modes);
+          const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes_of(costs));
+          if (options.memory_limit_bytes &&
+              *std::max_element(peaks.begin(), peaks.end()) > *options.memory_limit_bytes) {
+            continue;
+          }
+          least = std::min(least, simulate(schedule, costs).makespan_seconds);
+        }
+      });
+  return least;
+}
+
+double least_step(const RandomModel& model, int most_chunks) {
+  double least = kNone;
+  const int num_workers = model.options.num_stages;
+  for (int count = 1; count <= model.options.mini_batch_samples; count *= 2) {
+    const Profile profile = for_micro_batches(model.profile, model.options.mini_batch_samples, count);
+    for (const char* name : {"gpipe", "1f1b"}) {
+      least = std::min(least, least_step(profile, model.options, make_schedule(name, num_workers, count)));
+    }
+    for (int chunks = 2; chunks <= most_chunks && num_workers > 1; ++chunks) {
+      if (num_workers * chunks > static_cast<int>(profile.layers.size())) break;
+      least =
+          std::min(least, least_step(profile, model.options, make_schedule("interleaved", num_workers, count, chunks)));
+    }
+  }
+  return least;
+}
+
+TEST(Planner, EqualsBruteForceOverPartitionsAndModesWithOneStageAWorker) {
+  int found = 0;
+  int mixed = 0;
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    RandomModel model(seed);
+    model.options.chunks = 1;
+    const double expected = least_step(model, 1);
+    try {
+      const PlanSearch search = search_plans(model.profile, model.options);
+      EXPECT_NEAR(search.best.predicted_step_seconds, expected, 1e-9 * expected) << "seed " << seed;
+      ++found;
+      if (!search.best.recompute_by_stage.empty()) ++mixed;
+    } catch (const InfeasibleError& error) {
+      EXPECT_EQ(expected, kNone) << "seed " << seed << ": " << error.what();
+      EXPECT_GT(error.missing_bytes(), 0);
+    }
+  }
+  EXPECT_GT(found, 75);
+  EXPECT_LT(found, 150);
+  EXPECT_GT(mixed, 5);
+}
+
+TEST(Planner, EqualsBruteForceOverSchedulesToo) {
+  int interleaved = 0;
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    RandomModel model(seed);
+    const double expected = least_step(model, 4);
+    try {
+      const Plan best = plan(model.profile, model.options);
+      EXPECT_NEAR(best.predicted_step_seconds, expected, 1e-9 * expected) << "seed " << seed;
+      if (best.schedule == "interleaved") ++interleaved;
+    } catch (const InfeasibleError&) {
+      EXPECT_EQ(expected, kNone) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(interleaved, 5);
+}
+
+TEST(Planner, NoStageRecomputesThatFitsWithout) {
+  int recomputing = 0;
+  for (unsigned seed = 0; seed < 400; ++seed) {
+    RandomModel model(seed, 10);
+    model.options.chunks = 1;
+    model.options.num_micro_batches = 4;
+    model.options.mini_batch_samples = 0;
+    Plan best;
+    try {
+      best = plan(model.profile, model.options);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    const std::vector<Recompute> modes = modes_of(best);
+    for (std::size_t stage = 0; stage < modes.size(); ++stage) {
+      if (modes[stage] == Recompute::kNever) continue;
+      ++recomputing;
+      std::vector<Recompute> without = modes;
+      without[stage] = Recompute::kNever;
+      const Schedule schedule =
+          with_recompute(make_schedule(best.schedule, best.num_workers(), best.num_micro_batches), without);
+      EXPECT_GT(peak_bytes_by_worker(schedule, stage_bytes_of(best.costs))[stage], *model.options.memory_limit_bytes)
+          << "seed " << seed << ", stage " << stage;
+    }
+  }
+  EXPECT_GT(recomputing, 20);
+}
+
+TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
+  for (unsigned seed = 0; seed < 60; ++seed) {
+    const RandomModel model(seed, 12);
+    PlanSearch search;
+    try {
+      search = search_plans(model.profile, model.options);
+    } catch (const InfeasibleError&) {
+      continue;
+    }
+    const Plan& best = search.best;
+    ValidateOptions options;
+    options.routes = best.costs.routes;
+    options.stages = stage_bytes_of(best.costs);
+    options.memory_limit_bytes = model.options.memory_limit_bytes;
+    EXPECT_EQ(validate(schedule_of(best), options).peak_bytes, best.predicted_peak_bytes) << "seed " << seed;
+    EXPECT_EQ(search.candidates.front().step_seconds, best.predicted_step_seconds);
+    EXPECT_EQ(search.candidates.front().layers_per_stage, best.layers_per_stage);
+    for (const PlanCandidate& candidate : search.candidates) {
+      if (candidate.missing_bytes > 0) continue;
+      EXPECT_GE(candidate.step_seconds, best.predicted_step_seconds * (1 - 1e-9));
+      EXPECT_LE(candidate.fullest_bytes, model.options.memory_limit_bytes.value_or(candidate.fullest_bytes));
+    }
+  }
+}
+
+TEST(Planner, AmongEqualsTakesFewerMicroBatchesAndThePlainerSchedule) {
+  PlanOptions options = all_open(1, 64);  // one worker has no bubble to fill
+  const Plan best = plan(equal_layers(4), options);
+  EXPECT_EQ(best.num_micro_batches, 1);
+  EXPECT_EQ(best.schedule, "1f1b");
+  EXPECT_EQ(best.recompute, Recompute::kNever);
+}
+
+TEST(Planner, MoreMicroBatchesFillThePipelineAndALatencySetsTheirNumber) {
+  PlanOptions options = all_open(4, 64);
+  options.schedule = "1f1b";
+  EXPECT_EQ(plan(equal_layers(8), options).num_micro_batches, 64);
+  options.link.latency_seconds = 5;  // of each round trip, what the K micro-batches in flight do not hide
+  const int with_latency = plan(equal_layers(8), options).num_micro_batches;
+  EXPECT_GT(with_latency, 1);
+  EXPECT_LT(with_latency, 64);
+}
+
+TEST(Planner, RecomputesWhereTheMemoryIsShort) {
+  PlanOptions options;
+  options.num_stages = 2;
+  options.num_micro_batches = 4;
+  options.recompute = Recompute::kAuto;
+  const Plan free = plan(equal_layers(4), options);
+  EXPECT_EQ(free.recompute, Recompute::kNever);
+  EXPECT_THAT(free.recompute_by_stage, IsEmpty());
+  EXPECT_THAT(free.layers_per_stage, ElementsAre(2, 2));
+  // Stage 0 holds 2 micro-batches of 180 bytes and 20 of the output at work, stage 1 one of 200 and its input.
+  EXPECT_THAT(free.predicted_peak_bytes, ElementsAre(80 + 380, 80 + 220));
+  options.memory_limit_bytes = 80 + 379;
+  const Plan tight = plan(equal_layers(4), options);
+  EXPECT_THAT(modes_of(tight), ElementsAre(Recompute::kAlways, Recompute::kNever));
+  EXPECT_EQ(tight.recompute, Recompute::kAuto);
+  EXPECT_GT(tight.predicted_step_seconds, free.predicted_step_seconds);
+}
+
+TEST(Planner, WithNothingLeftToChooseThePartitionIsThatOfTheObjective) {
+  PlanOptions options;
+  options.num_stages = 3;
+  options.num_micro_batches = 5;
+  options.objective = Objective::kSlowestStage;
+  Profile profile = equal_layers(7);
+  profile.layers[2].forward_seconds = 4;
+  const PlanSearch search = search_plans(profile, options);
+  EXPECT_EQ(search.best.layers_per_stage, partitioned_plan(profile, options).layers_per_stage);
+  ASSERT_EQ(search.candidates.size(), 1u);
+  const Timeline timeline = simulate(schedule_of(search.best), search.best.costs);
+  EXPECT_EQ(search.best.predicted_step_seconds, timeline.makespan_seconds);
+  EXPECT_EQ(search.best.predicted_peak_bytes[1], timeline.workers[1].peak_bytes);
+  EXPECT_EQ(search.candidates[0].step_seconds, timeline.makespan_seconds);
+  EXPECT_EQ(search.candidates[0].recompute, "never");
+}
+
+TEST(Planner, ExplainsItsChoiceBestFirst) {
+  PlanOptions options = all_open(2, 8);
+  options.memory_limit_bytes = 400;
+  const PlanSearch search = search_plans(equal_layers(4), options);
+  const std::string text = explain(search);
+  EXPECT_EQ(std::count(text.begin(), text.end(), '\n'), static_cast<std::ptrdiff_t>(1 + search.candidates.size()));
+  EXPECT_THAT(text, AllOf(HasSubstr("step"), HasSubstr("fullest worker"), HasSubstr("does not fit: a stage lacks"),
+                          HasSubstr("interleaved"), HasSubstr("gpipe")));
+  const std::string first = text.substr(text.find('\n') + 1);
+  EXPECT_THAT(first.substr(0, first.find('\n')), AllOf(HasSubstr(search.best.schedule), HasSubstr("worker")));
+  EXPECT_EQ(explain(search_plans(equal_layers(4), options)), text);
+}
+
+TEST(Planner, SaysWhatTheNearestCandidateLacks) {
+  PlanOptions options = all_open(2, 8);
+  options.memory_limit_bytes = 90;
+  try {
+    plan(equal_layers(4), options);
+    FAIL() << "the weights alone need 80 bytes a stage";
+  } catch (const InfeasibleError& error) {
+    EXPECT_GT(error.missing_bytes(), 0);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("candidates fits; the nearest is"), HasSubstr("8 micro-batches"),
+                                    HasSubstr("recompute")));
+  }
+}
+
+TEST(Planner, RefusesToChooseWithoutKnowingTheSamples) {
+  const auto refusal = [](const Profile& profile, const PlanOptions& options) -> std::string {
+    try {
+      plan(profile, options);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "not refused";
+  };
+  EXPECT_THAT(refusal(equal_layers(4), all_open(2, 0)), HasSubstr("give mini_batch_samples"));
+  Profile unknown = equal_layers(4);
+  unknown.samples_per_micro_batch = 0;
+  EXPECT_THAT(refusal(unknown, all_open(2, 8)), HasSubstr("samples_per_micro_batch"));
+  EXPECT_THAT(refusal(equal_layers(1), all_open(2, 8)), HasSubstr("at most 1 workers"));
+  PlanOptions options = all_open(2, 8);
+  options.chunks = 3;
+  EXPECT_THAT(refusal(equal_layers(4), options), HasSubstr("no schedule puts 3 stages on each of 2 workers"));
+}
+
+TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
+  Profile profile = equal_layers(1);
+  profile.layers[0].working_bytes = 101;
+  profile.layers[0].buffer_bytes = 7;
+  profile.layers[0].input_grad_seconds = 1;
+  profile.skips = {{"skip", 0, 0, 9}};
+  const Profile scaled = for_micro_batches(profile, 10, 4);  // 3 + 3 + 2 + 2 samples; 2 were measured
+  EXPECT_EQ(scaled.samples_per_micro_batch, 3);
+  EXPECT_EQ(scaled.layers[0].forward_seconds, 1.25);
+  EXPECT_EQ(scaled.layers[0].backward_seconds, 2.5);
+  EXPECT_EQ(scaled.layers[0].input_grad_seconds, 1.25);
+  EXPECT_EQ(scaled.layers[0].activation_bytes, 150);
+  EXPECT_EQ(scaled.layers[0].working_bytes, 152);
+  EXPECT_EQ(scaled.layers[0].output_bytes, 30);
+  EXPECT_EQ(scaled.layers[0].kept_output_bytes, 30);
+  EXPECT_EQ(scaled.skips[0].bytes, 14);
+  EXPECT_EQ(scaled.layers[0].parameter_bytes, 10);
+  EXPECT_EQ(scaled.layers[0].buffer_bytes, 7);
+  EXPECT_THROW(for_micro_batches(profile, 3, 4), InvalidArgument);
+}
+
+}  // namespace
+}  // namespace gpipe
