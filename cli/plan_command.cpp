@@ -11,11 +11,15 @@
 #include "cli/help.h"
 #include "cli/input_file.h"
 #include "cli/option.h"
+#include "cli/output_file.h"
 #include "cli/plan_report.h"
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
+#include "cli/schedule_summary.h"
 #include "cli/terminal.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/plan/plan_json.h"
+#include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/planner.h"
 #include "gpipe/simulate/simulate.h"
 
@@ -26,7 +30,10 @@ struct PlanCommand {
   std::string profile;
   ScheduleOptions schedule;
   PlanOptions options;  // what is not in `schedule`
+  std::string out;
+  bool explain = false;
   bool json = false;
+  bool force = false;
 };
 
 Objective parse_objective(std::string_view word) {
@@ -34,13 +41,26 @@ Objective parse_objective(std::string_view word) {
   return kObjectives[parse_choice(word, {"makespan", "slowest-stage"})];
 }
 
+std::int64_t num_candidates(const PlanSearch& search) { return static_cast<std::int64_t>(search.candidates.size()); }
+
 std::vector<double> parse_speeds(std::string_view words) { return parse_list(words, parse_speed); }
 
-int run_plan(PlanCommand command) {
+constexpr const char* kAuto = "auto";
+
+void check_usage(const PlanCommand& command) {
   if (command.profile.empty()) {
     throw UsageError("--profile is missing", "add --profile FILE, the costs of each layer as JSON");
   }
-  const Schedule schedule = make_schedule(command.schedule);
+  if (command.schedule.name != kAuto) find_schedule(command.schedule.name);
+  require_schedule(command.schedule);
+  if (*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0) {
+    throw UsageError("--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");
+  }
+  if (!command.out.empty()) check_output_file(command.out, command.force);
+}
+
+int run_plan(PlanCommand command) {
+  check_usage(command);
   const Profile profile = read_profile(command.profile);
   PlanOptions& options = command.options;
   options.num_stages = *command.schedule.num_workers;
@@ -48,14 +68,25 @@ int run_plan(PlanCommand command) {
   options.schedule = command.schedule.name;
   options.chunks = command.schedule.chunks.value_or(0);
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
-  const Plan best = plan(profile, options);
-  const Timeline timeline = simulate(schedule, best.costs);
-  print(command.json ? plan_json(profile, best, timeline) : plan_report(profile, best, timeline, output_width()));
+  const PlanSearch search = search_plans(profile, options);
+  const Timeline timeline = simulate(schedule_of(search.best), search.best.costs);
+  if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);
+  if (command.json) {
+    print(plan_json(profile, search, timeline));
+    return kDone;
+  }
+  print(plan_report(profile, search.best, timeline, output_width()));
+  if (command.explain)
+    print(fmt::format("\n{}, best first\n{}", count_of(num_candidates(search), "candidate"), explain(search)));
   return kDone;
 }
 
 void add_planning_options(CLI::App& app, PlanOptions& options) {
   const char* group = "Planning";
+  add_value(app, "--mini-batch", options.mini_batch_samples, parse_count,
+            "Samples of the mini-batch: costs are scaled to its micro-batches [as profiled]")
+      ->type_name("N")
+      ->group(group);
   add_value(app, "--memory-limit", options.memory_limit_bytes, parse_bytes,
             "Bytes a worker has, such as 2GiB [unlimited]")
       ->type_name("SIZE")
@@ -74,6 +105,14 @@ void add_planning_options(CLI::App& app, PlanOptions& options) {
       ->group(group);
 }
 
+void add_output_options(CLI::App& app, PlanCommand& command) {
+  const char* group = "Output";
+  app.add_flag("--explain", command.explain, "Print what was tried, best first")->group(group);
+  add_value(app, "--out", command.out, parse_path, "Write the plan, as JSON")->type_name("FILE")->group(group);
+  app.add_flag("--force", command.force, "Overwrite a file that exists")->group(group);
+  app.add_flag("--json", command.json, "Print one JSON object")->group(group);
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app, Run& chosen) {
@@ -84,19 +123,22 @@ void add_plan_command(CLI::App& app, Run& chosen) {
       ->type_name("FILE")
       ->group("Model");
   sub.add_option("--schedule", command->schedule.name,
-                 fmt::format("The schedule to plan for [{}]", command->schedule.name))
+                 fmt::format("The schedule to plan for; auto: choose [{}]", command->schedule.name))
       ->type_name("NAME")
       ->group("Size");
-  add_size_options(sub, command->schedule);
+  add_open_size_options(sub, command->schedule);
   add_planning_options(sub, command->options);
   add_link_options(sub, command->options.link);
-  sub.add_flag("--json", command->json, "Print one JSON object")->group("Output");
-  set_help(sub, {"gpipe plan --profile FILE --stages K --micro-batches M [options]",
-                 "Split a profiled model into stages; predict their time and bytes.",
-                 "Exit code 1 if no split fits the memory limit: the message says how much is missing.",
-                 "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
-                 "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --recompute always\n"
-                 "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB"});
+  add_output_options(sub, *command);
+  set_help(sub,
+           {"gpipe plan --profile FILE --stages K --micro-batches M [options]",
+            "Split a profiled model into stages; predict their time and bytes.",
+            "What is auto is chosen by the simulated step. Exit code 1 if no split fits the memory limit: the message "
+            "says how much is missing.",
+            "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
+            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --recompute always\n"
+            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB\n"
+            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --schedule auto"});
   sub.callback([&chosen, command] { chosen = [command] { return run_plan(*command); }; });
 }
 

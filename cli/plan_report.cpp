@@ -44,6 +44,10 @@ std::string bar(double part, double whole, int width) {
   return whole > 0 ? std::string(static_cast<std::size_t>(std::lround(width * part / whole)), '#') : "";
 }
 
+Recompute mode_of(const Plan& plan, std::size_t stage) {
+  return plan.recompute_by_stage.empty() ? plan.recompute : plan.recompute_by_stage[stage];
+}
+
 std::string stage_table(const Profile& profile, const Plan& plan, const Detail& detail) {
   const std::vector<LayerRange> ranges = layer_ranges(profile, plan);
   const TimeUnit unit = time_unit(plan.partition.slowest_seconds);
@@ -54,15 +58,17 @@ std::string stage_table(const Profile& profile, const Plan& plan, const Detail& 
                     shortened(printable(ranges[stage].first), detail.name_width),
                     shortened(printable(ranges[stage].last), detail.name_width), format_seconds(one.seconds, unit),
                     bar(one.seconds, plan.partition.slowest_seconds, detail.bar_width), format_bytes(one.bytes)});
+    if (!plan.recompute_by_stage.empty()) rows.back().emplace_back(name(plan.recompute_by_stage[stage]));
   }
-  return to_table({{"stage"},
-                   {"layers"},
-                   {"first", Align::kLeft},
-                   {"last", Align::kLeft},
-                   {fmt::format("time ({})", unit.name)},
-                   {"", Align::kLeft},
-                   {"bytes"}},
-                  rows);
+  std::vector<Column> columns = {{"stage"},
+                                 {"layers"},
+                                 {"first", Align::kLeft},
+                                 {"last", Align::kLeft},
+                                 {fmt::format("time ({})", unit.name)},
+                                 {"", Align::kLeft},
+                                 {"bytes"}};
+  if (!plan.recompute_by_stage.empty()) columns.push_back({"recompute", Align::kLeft});
+  return to_table(columns, rows);
 }
 
 std::size_t widest_line(const std::string& text) {
@@ -81,7 +87,8 @@ std::string plan_report(const Profile& profile, const Plan& plan, const Timeline
   std::string report =
       fmt::format("{}: {}, recompute {}; {}\n\n", plan.schedule,
                   describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
-                  name(plan.recompute), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
+                  plan.recompute_by_stage.empty() ? name(plan.recompute) : "per stage",
+                  count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
   std::string table;
   for (const Detail& detail : kDetails) {
     table = stage_table(profile, plan, detail);
@@ -103,7 +110,8 @@ std::string plan_report(const Profile& profile, const Plan& plan, const Timeline
   return report;
 }
 
-std::string plan_json(const Profile& profile, const Plan& plan, const Timeline& timeline) {
+std::string plan_json(const Profile& profile, const PlanSearch& search, const Timeline& timeline) {
+  const Plan& plan = search.best;
   ordered_json json = {{"schedule", plan.schedule},
                        {"num_workers", timeline.num_workers()},
                        {"num_stages", timeline.num_stages},
@@ -118,12 +126,28 @@ std::string plan_json(const Profile& profile, const Plan& plan, const Timeline& 
                               {"first", ranges[stage].first},
                               {"last", ranges[stage].last},
                               {"seconds", plan.partition.stages[stage].seconds},
-                              {"bytes", plan.partition.stages[stage].bytes}});
+                              {"bytes", plan.partition.stages[stage].bytes},
+                              {"recompute", name(mode_of(plan, stage))}});
   }
   // The formula is for one stage a worker; with several, only the simulation says how long a step takes.
   json["makespan"] = plan.chunks == 1 ? plan.partition.makespan_seconds : timeline.makespan_seconds;
   json["simulated_makespan"] = timeline.makespan_seconds;
   json["bubble_fraction"] = timeline.bubble_fraction;
+  json["peak_bytes"] = plan.predicted_peak_bytes;
+  json["candidates"] = ordered_json::array();
+  for (const PlanCandidate& candidate : search.candidates) {
+    json["candidates"].push_back({{"schedule", candidate.schedule},
+                                  {"chunks", candidate.chunks},
+                                  {"num_micro_batches", candidate.num_micro_batches},
+                                  {"recompute", candidate.recompute}});
+    ordered_json& entry = json["candidates"].back();
+    if (candidate.missing_bytes > 0) {
+      entry["missing_bytes"] = candidate.missing_bytes;
+    } else {
+      entry["simulated_makespan"] = candidate.step_seconds;
+      entry["fullest_bytes"] = candidate.fullest_bytes;
+    }
+  }
   return to_text(json);
 }
 

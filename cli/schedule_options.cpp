@@ -11,24 +11,41 @@
 #include "gpipe/schedule/registry.h"
 
 namespace gpipe::cli {
+namespace {
 
-void add_size_options(CLI::App& command, ScheduleOptions& options) {
+int parse_count_or_auto(std::string_view word) { return word == "auto" ? 0 : parse_count(word); }
+
+Recompute parse_chosen_recompute(std::string_view word) {
+  const Recompute mode = parse_recompute(word);
+  if (mode == Recompute::kAuto) throw InvalidArgument("only 'gpipe plan' chooses; give always, except-last or never");
+  return mode;
+}
+
+void add_sizes(CLI::App& command, ScheduleOptions& options, bool can_choose) {
   const char* group = "Size";
+  const char* or_auto = can_choose ? "; auto: choose" : "";
   add_value(command, "--stages", options.num_workers, parse_count,
             "Workers, the depth of the pipeline; a schedule with V chunks has K x V stages")
       ->type_name("K")
       ->group(group);
-  add_value(command, "--micro-batches", options.num_micro_batches, parse_count, "Slices of the mini-batch")
+  add_value(command, "--micro-batches", options.num_micro_batches, can_choose ? parse_count_or_auto : parse_count,
+            fmt::format("Slices of the mini-batch{}", or_auto))
       ->type_name("M")
       ->group(group);
   add_value(command, "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own: 1 or 2]")
       ->type_name("V")
       ->group(group);
-  add_value(command, "--recompute", options.recompute, parse_recompute,
-            "Redo forwards in the backward pass to save memory: always, except-last or never [never]")
+  add_value(command, "--recompute", options.recompute, can_choose ? parse_recompute : parse_chosen_recompute,
+            fmt::format("Redo forwards in the backward pass to save memory: always, except-last or never{} [never]",
+                        can_choose ? "; auto: where a stage does not fit without" : ""))
       ->type_name("MODE")
       ->group(group);
 }
+
+}  // namespace
+
+void add_size_options(CLI::App& command, ScheduleOptions& options) { add_sizes(command, options, false); }
+void add_open_size_options(CLI::App& command, ScheduleOptions& options) { add_sizes(command, options, true); }
 
 void require_schedule(const ScheduleOptions& options) {
   if (options.name.empty()) {

@@ -20,6 +20,8 @@ struct ScheduleOptions {
 
 // --stages, --micro-batches, --chunks and --recompute; the name stands elsewhere in each command.
 void add_size_options(CLI::App& command, ScheduleOptions& options);
+// The same for a command that can choose: --micro-batches auto is 0, --recompute auto is kAuto.
+void add_open_size_options(CLI::App& command, ScheduleOptions& options);
 
 // Throws UsageError unless the name, --stages and --micro-batches are there.
 void require_schedule(const ScheduleOptions& options);

@@ -14,7 +14,7 @@ namespace {
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
 
 // What is tried for one schedule, in simulated actions: some tenths of a second.
-constexpr std::int64_t kMaxActions = 500'000;
+constexpr std::int64_t kMaxActions = 2'000'000;
 
 // All ways to give each of `count` stages a mode, or the same to all if that were too many.
 std::vector<std::vector<Recompute>> combinations(int count) {
@@ -179,12 +179,19 @@ void PlanTrials::climb(Trial& best) {
   }
 }
 
-std::optional<Trial> PlanTrials::improve(std::optional<Trial> found) {
+std::optional<Trial> PlanTrials::improve(std::optional<Trial> found, std::vector<Trial> seeds) {
   if (are_few()) {
     std::vector<int> layers_per_stage;
     try_all(layers_per_stage, static_cast<int>(profile_.layers.size()), base_.num_stages, found);
-  } else if (found) {
-    climb(*found);
+    return found;
+  }
+  constexpr std::size_t kMostSeeds = 6;
+  std::stable_sort(seeds.begin(), seeds.end(),
+                   [](const Trial& a, const Trial& b) { return a.step_seconds < b.step_seconds; });
+  if (seeds.size() > kMostSeeds) seeds.resize(kMostSeeds);
+  for (Trial& seed : seeds) {
+    climb(seed);
+    if (is_faster(seed.step_seconds, found->step_seconds)) found = std::move(seed);
   }
   return found;
 }

@@ -29,8 +29,8 @@ class PlanTrials {
   // With the modes that recompute the least, if the options leave them open, else with those of the options.
   std::optional<Trial> run(const std::vector<int>& layers_per_stage);
 
-  // The fastest of `found` and of the partitions that are tried: see Note [Candidates].
-  std::optional<Trial> improve(std::optional<Trial> found);
+  // The fastest of `found` and of the partitions that are tried, all or those near `seeds`: see Note [Candidates].
+  std::optional<Trial> improve(std::optional<Trial> found, std::vector<Trial> seeds);
 
   int num_stages() const { return base_.num_stages; }
 

@@ -16,6 +16,7 @@ namespace gpipe {
 namespace {
 
 constexpr const char* kAutoSchedule = "auto";
+constexpr const char* kPerStage = "per stage";
 
 bool is_fixed(const PlanOptions& options) {
   return options.num_micro_batches != 0 && options.schedule != kAutoSchedule &&
@@ -84,7 +85,7 @@ std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_
 
 std::string modes_text(const std::vector<Recompute>& modes) {
   const bool is_one = std::all_of(modes.begin(), modes.end(), [&](Recompute mode) { return mode == modes.front(); });
-  return is_one ? name(modes.front()) : "per stage";
+  return is_one ? name(modes.front()) : kPerStage;
 }
 
 // One row of the table, and what it takes to make the plan of it.
@@ -135,12 +136,13 @@ class Candidates {
                                                : options_.recompute_by_stage;
       cut_for(modes);
     }
+    if (options_.recompute == Recompute::kAuto && options_.memory_limit_bytes) cut_for_first_stages();
     for (int round = 0; round < kMaxRounds && best_ && options_.recompute == Recompute::kAuto; ++round) {
       const std::vector<Recompute> modes = best_->modes;
       cut_for(modes);
       if (best_->modes == modes) break;
     }
-    best_ = trials_.improve(std::move(best_));
+    best_ = trials_.improve(std::move(best_), std::move(seeds_));
     if (!best_) return std::move(found_);
     Found best = fitting(options_, *std::move(best_));  // in front of its equals: it recomputes least
     found_.erase(
@@ -154,6 +156,19 @@ class Candidates {
  private:
   static constexpr int kMaxRounds = 4;
 
+  // The first stages of most schedules hold the most micro-batches, so that they are the first to recompute.
+  void cut_for_first_stages() {
+    constexpr std::int64_t kMaxSteps = 300'000'000;
+    const auto num_layers = static_cast<std::int64_t>(profile_.layers.size());
+    const std::int64_t num_stages = trials_.num_stages();
+    if (num_stages * num_stages > kMaxSteps / (num_layers * num_layers)) return;
+    std::vector<Recompute> modes(trials_.num_stages(), Recompute::kNever);
+    for (int stage = 0; stage + 1 < trials_.num_stages(); ++stage) {
+      modes[stage] = Recompute::kAlways;
+      cut_for(modes);
+    }
+  }
+
   // Cuts exactly for these modes; from there, takes the least that fits.
   void cut_for(const std::vector<Recompute>& modes) {
     PlanOptions options = options_;
@@ -161,6 +176,7 @@ class Candidates {
     try {
       const Plan cut = partitioned_plan(profile_, options, /*find_smallest=*/false);
       const auto keep = [this](const std::optional<Trial>& trial) {
+        if (trial) seeds_.push_back(*trial);
         if (trial && (!best_ || is_faster(trial->step_seconds, best_->step_seconds))) best_ = trial;
       };
       keep(trials_.run(cut.layers_per_stage));
@@ -170,6 +186,7 @@ class Candidates {
     } catch (const InfeasibleError& error) {
       Found refused;
       refused.candidate = describe(options_, modes_text(modes));
+      if (refused.candidate.recompute == kPerStage) return;  // it is one of many
       refused.candidate.missing_bytes = error.missing_bytes();
       add(std::move(refused));
     }
@@ -192,6 +209,7 @@ class Candidates {
   PlanTrials trials_;
   std::vector<Found> found_;
   std::optional<Trial> best_;
+  std::vector<Trial> seeds_;
 };
 
 void predict(Plan& plan) {
@@ -289,15 +307,14 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
 Plan plan(const Profile& profile, const PlanOptions& options) { return search_plans(profile, options).best; }
 
 std::string explain(const PlanSearch& search) {
-  std::vector<std::vector<std::string>> rows = {
-      {"step", "micro-batches", "schedule", "chunks", "recompute", "fullest worker"}};
+  std::vector<std::vector<std::string>> rows = {{"step", "M", "schedule", "chunks", "recompute", "fullest worker"}};
   for (const PlanCandidate& candidate : search.candidates) {
     const bool fits = candidate.missing_bytes == 0;
     rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
                     fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
                     fmt::format("{}", candidate.chunks), candidate.recompute,
                     fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
-                         : fmt::format("does not fit: a stage lacks {}", byte_text(candidate.missing_bytes))});
+                         : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
   }
   std::vector<std::size_t> widths(rows.front().size(), 0);
   for (const std::vector<std::string>& row : rows) {

@@ -32,11 +32,11 @@ struct PlanSearch {
 //   num_micro_batches  1, 2, 4, ... up to mini_batch_samples
 //   schedule           1f1b, gpipe, and interleaved with 2 to 4 chunks where there are enough layers and it exists
 //   recompute          never, except-last, always, each for all stages; and per stage, the least that fits
-// Each of them is cut exactly, for the objective, and simulated. Where the modes are chosen per stage, the cut and the
-// modes are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over the
-// boundaries. A stage that fits without recompute does not recompute: a step never gets faster by doing more. With several
-// stages a worker, the modes that recompute the least seconds are taken for it. The least simulated step wins; among
-// equals fewer micro-batches, then the order above.
+// Each of them is cut exactly, for the objective, and simulated. Per stage, it is also cut with recompute in the first
+// stages only, one, two, ...; the best is then improved in the simulator: over all partitions if these are few, otherwise
+// layer by layer over the boundaries. A stage that fits without recompute does not recompute: a step never gets faster by
+// doing more. With several stages a worker, it takes the modes that recompute the least seconds. The least simulated step
+// wins; among equals fewer micro-batches, then the order above.
 //
 // The result depends on nothing but the arguments. Throws InfeasibleError if no candidate fits, and InvalidArgument as
 // partitioned_plan does; to choose num_micro_batches takes mini_batch_samples.

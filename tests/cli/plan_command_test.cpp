@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "gpipe/plan/plan_json.h"
 #include "run_command.h"
 
 namespace gpipe::cli {
@@ -100,6 +101,65 @@ TEST_F(PlanCommand, RecomputeTradesTimeForBytes) {
   EXPECT_LT(recomputed["stages"][0]["bytes"], kept["stages"][0]["bytes"]);
 }
 
+TEST_F(PlanCommand, ChoosesWhatIsAutoAndSaysWhatItTried) {
+  json profile = json::parse(make_profile(4));
+  profile["samples_per_micro_batch"] = 4;
+  folder_.write("profile.json", profile.dump());
+  const Arguments open = {"plan", "--profile",      profile_, "--stages",    "2",    "--micro-batches",
+                          "auto", "--schedule",     "auto",   "--recompute", "auto", "--mini-batch",
+                          "16",   "--memory-limit", "40MiB"};
+  const auto run_open = [&](const Arguments& more) {
+    Arguments arguments = open;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments);
+  };
+  const Outcome table = run_open({"--explain"});
+  EXPECT_EQ(table.exit_code, 0) << table.err;
+  for (const char* part :
+       {"candidates, best first", "step", "fullest worker", "1f1b", "gpipe", "interleaved", "does not fit: lacks"}) {
+    EXPECT_THAT(table.out, HasSubstr(part));
+  }
+  EXPECT_THAT(run_open({}).out, Not(HasSubstr("best first")));
+  const json chosen = json::parse(run_open({"--json"}).out);
+  EXPECT_GT(chosen["candidates"].size(), 10u);
+  EXPECT_EQ(chosen["candidates"][0]["simulated_makespan"], chosen["simulated_makespan"]);
+  for (const json& candidate : chosen["candidates"]) {
+    if (candidate.contains("missing_bytes")) continue;
+    EXPECT_GE(candidate["simulated_makespan"].get<double>(), chosen["simulated_makespan"].get<double>() * (1 - 1e-9));
+    EXPECT_LE(candidate["fullest_bytes"], 40 << 20);
+  }
+}
+
+TEST_F(PlanCommand, WithoutTheMiniBatchItCannotChooseItsSlices) {
+  const Outcome outcome = run_gpipe({"plan", "--profile", profile_, "--stages", "2", "--micro-batches", "auto"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("--mini-batch"));
+  EXPECT_THAT(run({"--mini-batch", "8"}).err, HasSubstr("samples_per_micro_batch"));  // the profile does not say
+}
+
+TEST_F(PlanCommand, RecomputesPerStageWhereTheMemoryIsShort) {
+  const json plan = run_json({"--recompute", "auto", "--memory-limit", "20MiB"});
+  EXPECT_EQ(plan["recompute"], "auto");
+  EXPECT_EQ(plan["stages"][0]["recompute"], "always");
+  EXPECT_EQ(plan["stages"][1]["recompute"], "never");
+  EXPECT_THAT(run({"--recompute", "auto", "--memory-limit", "20MiB"}).out, HasSubstr("recompute per stage"));
+}
+
+TEST_F(PlanCommand, WritesThePlanAndOverwritesNothing) {
+  const std::string out = folder_.path("plan.json");
+  EXPECT_EQ(run({"--out", out}).exit_code, 0);
+  const Plan plan = parse_plan(read_file(out));
+  EXPECT_EQ(plan.layers_per_stage, (std::vector<int>{3, 1}));
+  EXPECT_EQ(plan.num_workers(), 2);
+  EXPECT_EQ(plan.predicted_step_seconds, 78);
+  const Outcome again = run({"--out", out, "--recompute", "always"});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("--force"));
+  EXPECT_EQ(parse_plan(read_file(out)).recompute, Recompute::kNever);
+  EXPECT_EQ(run({"--out", out, "--recompute", "always", "--force"}).exit_code, 0);
+  EXPECT_EQ(parse_plan(read_file(out)).recompute, Recompute::kAlways);
+}
+
 TEST_F(PlanCommand, GivesASlowWorkerLess) {
   EXPECT_EQ(run_json({"--worker-speed", "0.1,1"})["layers_per_stage"], json({1, 3}));
   EXPECT_EQ(run({"--worker-speed", "1,1,1"}).exit_code, 2);
@@ -118,7 +178,7 @@ TEST_F(PlanCommand, OptimizerStateCountsAsMemory) {
 
 TEST_F(PlanCommand, SaysHowMuchMemoryIsMissingAndHowManyStagesWouldDo) {
   EXPECT_EQ(run({"--memory-limit", "1GiB"}).exit_code, 0);
-  const Outcome outcome = run({"--memory-limit", "16MiB"});
+  const Outcome outcome = run({"--memory-limit", "17MiB"});
   EXPECT_EQ(outcome.exit_code, 1);
   EXPECT_EQ(outcome.out, "");
   EXPECT_THAT(outcome.err, StartsWith("gpipe: "));
