@@ -112,15 +112,6 @@ InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& opti
   return InfeasibleError(what, error.missing_bytes(), num_workers);
 }
 
-// What the schedule says about the partition.
-void take_from(const Schedule& schedule, PartitionOptions& options) {
-  options.num_stages = schedule.num_stages;
-  options.num_micro_batches = schedule.num_micro_batches;
-  options.backward = schedule.has_backward();
-  options.recompute_share = recompute_share(schedule);
-  options.live = peak_live_by_stage(schedule);
-}
-
 PartitionOptions partition_options(const PlanOptions& options, const Schedule& schedule, int chunks) {
   PartitionOptions result;
   result.objective = options.objective;
@@ -155,9 +146,17 @@ Schedule schedule_of(const Plan& plan) {
                                          : with_recompute(std::move(schedule), plan.recompute_by_stage);
 }
 
-Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options) {
-  take_from(schedule, options);
-  return partition(as_run(profile, schedule), options);
+PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule) {
+  options.num_stages = schedule.num_stages;
+  options.num_micro_batches = schedule.num_micro_batches;
+  options.backward = schedule.has_backward();
+  options.recompute_share = recompute_share(schedule);
+  options.live = peak_live_by_stage(schedule);
+  return options;
+}
+
+Partition partition_for(const Profile& profile, const Schedule& schedule, const PartitionOptions& options) {
+  return partition(as_run(profile, schedule), options_for_schedule(options, schedule));
 }
 
 Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest) {
@@ -180,8 +179,7 @@ Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const 
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
   const Schedule schedule = schedule_for(options, options.num_stages);
-  PartitionOptions for_partition = partition_options(options, schedule, chunks);
-  take_from(schedule, for_partition);
+  const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
   return make_plan(profile, options, chunks, partition_of(as_run(profile, schedule), layers_per_stage, for_partition));
 }
 

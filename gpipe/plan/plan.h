@@ -80,6 +80,9 @@ Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_sta
 
 // The best partition for a schedule of any origin: takes from it what a plan would, and the rest (link, speeds, memory
 // limit, objective, optimizer slots) from `options`. REQUIRES: rule 1 of `validate`.
-Partition partition_for(const Profile& profile, const Schedule& schedule, PartitionOptions options);
+Partition partition_for(const Profile& profile, const Schedule& schedule, const PartitionOptions& options);
+
+// `options` with what a partition takes from a schedule. REQUIRES: rule 1 of `validate`.
+PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule);
 
 }  // namespace gpipe

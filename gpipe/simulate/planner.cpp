@@ -8,6 +8,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/plan/byte_text.h"
+#include "gpipe/plan/mixed_partition.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/plan_trials.h"
 #include "gpipe/simulate/simulate.h"
@@ -136,7 +137,10 @@ class Candidates {
                                                : options_.recompute_by_stage;
       cut_for(modes);
     }
-    if (options_.recompute == Recompute::kAuto && options_.memory_limit_bytes) cut_for_first_stages();
+    if (options_.recompute == Recompute::kAuto && options_.memory_limit_bytes) {
+      const std::vector<int> mixed = mixed_layers_per_stage(profile_, options_);
+      if (!mixed.empty()) keep(trials_.run(mixed));
+    }
     for (int round = 0; round < kMaxRounds && best_ && options_.recompute == Recompute::kAuto; ++round) {
       const std::vector<Recompute> modes = best_->modes;
       cut_for(modes);
@@ -156,17 +160,10 @@ class Candidates {
  private:
   static constexpr int kMaxRounds = 4;
 
-  // The first stages of most schedules hold the most micro-batches, so that they are the first to recompute.
-  void cut_for_first_stages() {
-    constexpr std::int64_t kMaxSteps = 300'000'000;
-    const auto num_layers = static_cast<std::int64_t>(profile_.layers.size());
-    const std::int64_t num_stages = trials_.num_stages();
-    if (num_stages * num_stages > kMaxSteps / (num_layers * num_layers)) return;
-    std::vector<Recompute> modes(trials_.num_stages(), Recompute::kNever);
-    for (int stage = 0; stage + 1 < trials_.num_stages(); ++stage) {
-      modes[stage] = Recompute::kAlways;
-      cut_for(modes);
-    }
+  void keep(const std::optional<Trial>& trial) {
+    if (!trial) return;
+    seeds_.push_back(*trial);
+    if (!best_ || is_faster(trial->step_seconds, best_->step_seconds)) best_ = trial;
   }
 
   // Cuts exactly for these modes; from there, takes the least that fits.
@@ -175,10 +172,6 @@ class Candidates {
     options.recompute_by_stage = modes;
     try {
       const Plan cut = partitioned_plan(profile_, options, /*find_smallest=*/false);
-      const auto keep = [this](const std::optional<Trial>& trial) {
-        if (trial) seeds_.push_back(*trial);
-        if (trial && (!best_ || is_faster(trial->step_seconds, best_->step_seconds))) best_ = trial;
-      };
       keep(trials_.run(cut.layers_per_stage));
       std::optional<Trial> trial = trials_.run(cut.layers_per_stage, modes);
       keep(trial);

@@ -32,9 +32,9 @@ struct PlanSearch {
 //   num_micro_batches  1, 2, 4, ... up to mini_batch_samples
 //   schedule           1f1b, gpipe, and interleaved with 2 to 4 chunks where there are enough layers and it exists
 //   recompute          never, except-last, always, each for all stages; and per stage, the least that fits
-// Each of them is cut exactly, for the objective, and simulated. Per stage, it is also cut with recompute in the first
-// stages only, one, two, ...; the best is then improved in the simulator: over all partitions if these are few, otherwise
-// layer by layer over the boundaries. A stage that fits without recompute does not recompute: a step never gets faster by
+// Each of them is cut exactly, for the objective, and simulated; per stage, so that the slowest stage is the fastest. These
+// cuts are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over the
+// boundaries. A stage that fits without recompute does not recompute: a step never gets faster by
 // doing more. With several stages a worker, it takes the modes that recompute the least seconds. The least simulated step
 // wins; among equals fewer micro-batches, then the order above.
 //
