@@ -6,6 +6,7 @@
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/rematerialization.h"
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
