@@ -7,6 +7,7 @@
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
+#include "gpipe/plan/rematerialize.h"
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
