@@ -1,10 +1,10 @@
-#include "cli/table.h"
+#include "gpipe/report/table.h"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 
-namespace gpipe::cli {
+namespace gpipe::chart {
 namespace {
 
 // Letters, not bytes: every byte of UTF-8 but the continuation bytes.
@@ -48,4 +48,4 @@ std::string to_table(const std::vector<Column>& columns, const std::vector<std::
   return table;
 }
 
-}  // namespace gpipe::cli
+}  // namespace gpipe::chart
