@@ -19,12 +19,6 @@ const Trades& of_nothing() {
   return trades;
 }
 
-const Trade& best_within(const Trades& trades, std::int64_t bytes) {
-  const auto next = std::upper_bound(trades.begin(), trades.end(), bytes,
-                                     [](std::int64_t limit, const Trade& trade) { return limit < trade.bytes; });
-  return *(next - 1);
-}
-
 // Appends a trade unless it is in vain. REQUIRES: bytes not below those of the last one.
 void append(Trades& trades, const Trade& trade) {
   if (!trades.empty() && trade.recompute_seconds >= trades.back().recompute_seconds) return;
@@ -79,6 +73,12 @@ void drop_first(const FirstRun& run, const Trades& rest, const Trades& again, Tr
 }
 
 }  // namespace
+
+const Trade& best_within(const Trades& trades, std::int64_t bytes) {
+  const auto next = std::upper_bound(trades.begin(), trades.end(), bytes,
+                                     [](std::int64_t limit, const Trade& trade) { return limit < trade.bytes; });
+  return *(next - 1);
+}
 
 RematerializationTrades::RematerializationTrades(std::vector<RematerializationBlock> blocks)
     : blocks_(std::move(blocks)),
@@ -150,13 +150,15 @@ std::vector<RematerializedRun> RematerializationTrades::read_off(int begin, int 
       continue;
     }
     if (block != begin) bytes -= input_bytes(block);
-    const auto from_nested = [&](int nested) -> const Trades& {
-      return (nested == block ? again_ : behind_)[at(nested, run_end)];
-    };
-    runs.push_back({block, run_end, read_off(block, run_end, bytes, from_nested)});
+    runs.push_back({block, run_end, nested_within(block, run_end, bytes)});
     block = run_end;
   }
   return runs;
+}
+
+std::vector<RematerializedRun> RematerializationTrades::nested_within(int begin, int end, std::int64_t bytes) const {
+  return read_off(begin, end, bytes,
+                  [&](int block) -> const Trades& { return (block == begin ? again_ : behind_)[at(block, end)]; });
 }
 
 Rematerialization RematerializationTrades::within(std::int64_t bytes) const {

@@ -26,6 +26,9 @@ struct RematerializationTrade {
   int run_end = 0;  // of the run that begins with the first block; 0 if the first block is kept
 };
 
+// The fastest within so many bytes. REQUIRES: that there is one.
+const RematerializationTrade& best_within(const std::vector<RematerializationTrade>& trades, std::int64_t bytes);
+
 // Note [Trades, not slots]
 // Published programmes for this problem cut the memory into some hundred slots and round every size up to them: with
 // many layers the rounding adds up, and near the least memory nothing fits any more. Here an interval of blocks has the
@@ -42,6 +45,14 @@ class RematerializationTrades {
 
   // Of blocks, not layers. REQUIRES: bytes >= chain().front().bytes.
   Rematerialization within(std::int64_t bytes) const;
+
+  // Of a run forwarded again, besides its input; never empty. And what it does within so many bytes.
+  const std::vector<RematerializationTrade>& again(int begin, int end) const { return again_[at(begin, end)]; }
+  std::vector<RematerializedRun> nested_within(int begin, int end, std::int64_t bytes) const;
+
+  const std::vector<RematerializationBlock>& blocks() const { return blocks_; }
+  // What a run that begins there takes for its input.
+  std::int64_t input_bytes(int begin) const { return begin == 0 ? 0 : blocks_[begin - 1].output_bytes; }
 
   // No list was thinned.
   bool is_exact() const { return is_exact_; }
@@ -61,7 +72,6 @@ class RematerializationTrades {
 
   int num_blocks() const { return static_cast<int>(blocks_.size()); }
   std::size_t at(int begin, int end) const { return static_cast<std::size_t>(begin) * (blocks_.size() + 1) + end; }
-  std::int64_t input_bytes(int begin) const { return begin == 0 ? 0 : blocks_[begin - 1].output_bytes; }
   // `behind(block)` are the trades from that block on to the end of the interval.
   Trades best(const Interval& interval, const TradesFrom& behind);
   void thin(Trades& trades);

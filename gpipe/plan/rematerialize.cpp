@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/rematerialization_held.h"
 #include "gpipe/plan/rematerialization_trades.h"
 
 namespace gpipe {
@@ -46,6 +48,16 @@ void from_blocks_to_layers(std::vector<RematerializedRun>& runs, const std::vect
   }
 }
 
+void check_num_held(int num_held) {
+  if (num_held < 1) throw InvalidArgument(fmt::format("num_held is {}; expected at least 1", num_held));
+}
+
+// See Note [One peak, the others keep].
+bool fits(const RematerializationOutcome& outcome, std::int64_t limit_bytes, int num_held) {
+  const std::int64_t left_bytes = limit_bytes - outcome.peak_bytes;
+  return left_bytes >= 0 && (num_held == 1 || outcome.kept_bytes <= left_bytes / (num_held - 1));
+}
+
 }  // namespace
 
 Rematerializer::Rematerializer(std::vector<RematerializationCosts> costs) : costs_(std::move(costs)) {
@@ -58,27 +70,41 @@ Rematerializer::Rematerializer(std::vector<RematerializationCosts> costs) : cost
   trades_ = std::make_shared<const RematerializationTrades>(std::move(blocks));
 }
 
-std::int64_t Rematerializer::least_bytes() const { return trades_->chain().front().bytes; }
+std::int64_t Rematerializer::least_bytes(int num_held) const {
+  check_num_held(num_held);
+  return num_held == 1 ? trades_->chain().front().bytes : least_held_bytes(*trades_, num_held);
+}
 
-RematerializationPlan Rematerializer::plan(std::int64_t limit_bytes) const {
+RematerializationPlan Rematerializer::plan(std::int64_t limit_bytes, int num_held) const {
+  check_num_held(num_held);
   if (limit_bytes < 0) {
     throw InvalidArgument(fmt::format("the memory limit is {} bytes; expected 0 or more", limit_bytes));
   }
-  if (limit_bytes < least_bytes()) {
-    throw InfeasibleError(
-        fmt::format("no rematerialization of {} layers fits into {} bytes: the least that would do is {} bytes; raise "
-                    "the limit, use more stages, or smaller micro-batches",
-                    costs_.size(), limit_bytes, least_bytes()),
-        least_bytes() - limit_bytes, 0);
-  }
   RematerializationPlan plan;
   plan.outcome = evaluate(costs_, {});
-  if (plan.outcome.peak_bytes <= limit_bytes) return plan;
-  plan.rematerialization = trades_->within(limit_bytes);
+  if (fits(plan.outcome, limit_bytes, num_held)) return plan;
+  std::optional<HeldRematerialization> found;
+  if (num_held > 1) {
+    found = held_within(*trades_, limit_bytes, num_held);
+  } else if (limit_bytes >= least_bytes()) {
+    found = HeldRematerialization{trades_->within(limit_bytes), trades_->is_exact()};
+  }
+  if (!found) fail_infeasible(limit_bytes, num_held);
+  plan.rematerialization = std::move(found->rematerialization);
   from_blocks_to_layers(plan.rematerialization, block_begin_);
   plan.outcome = evaluate(costs_, plan.rematerialization);
-  plan.is_exact = trades_->is_exact() && block_begin_.size() == costs_.size() + 1;
+  plan.is_exact = found->is_exact && block_begin_.size() == costs_.size() + 1;
   return plan;
+}
+
+void Rematerializer::fail_infeasible(std::int64_t limit_bytes, int num_held) const {
+  const std::int64_t least = least_bytes(num_held);
+  throw InfeasibleError(
+      fmt::format("no rematerialization of {} layers{} fits into {} bytes: the least that would do is {} bytes; raise "
+                  "the limit, use more stages, or smaller micro-batches",
+                  costs_.size(), num_held == 1 ? "" : fmt::format(" with {} micro-batches held", num_held), limit_bytes,
+                  least),
+      least - limit_bytes, 0);
 }
 
 std::vector<RematerializationPlan> Rematerializer::frontier(int max_plans) const {
@@ -95,8 +121,9 @@ std::vector<RematerializationPlan> Rematerializer::frontier(int max_plans) const
   return plans;
 }
 
-RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes) {
-  return Rematerializer(costs).plan(limit_bytes);
+RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes,
+                                    int num_held) {
+  return Rematerializer(costs).plan(limit_bytes, num_held);
 }
 
 }  // namespace gpipe

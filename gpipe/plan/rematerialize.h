@@ -31,22 +31,29 @@ class Rematerializer {
 
   // The fastest that peaks at `limit_bytes` or less; drops nothing if that fits. Throws InvalidArgument if the limit is
   // negative; InfeasibleError if nothing fits: missing_bytes is what the limit lacks of least_bytes().
-  RematerializationPlan plan(std::int64_t limit_bytes) const;
+  //
+  // A stage that holds `num_held` micro-batches between their forward and their backward has a limit for all of them:
+  // (num_held - 1) kept_bytes + peak_bytes. With more than one, some 128 peaks are tried, which may take as long as
+  // finding the trades; exact if sizes are multiples of a number that goes no more than 64 times into the limit.
+  RematerializationPlan plan(std::int64_t limit_bytes, int num_held = 1) const;
 
-  // The least limit that `plan` takes. Of up to 64 layers, no rematerialization peaks lower.
-  std::int64_t least_bytes() const;
+  // A limit that `plan` takes; for one micro-batch held and up to 64 layers no rematerialization peaks lower.
+  std::int64_t least_bytes(int num_held = 1) const;
 
   // For a report: from the least bytes to those of keeping everything, each faster than the one before, at most
   // `max_plans` of them, at even steps of bytes. Throws InvalidArgument if `max_plans` is below 2.
   std::vector<RematerializationPlan> frontier(int max_plans = 16) const;
 
  private:
+  [[noreturn]] void fail_infeasible(std::int64_t limit_bytes, int num_held) const;
+
   std::vector<RematerializationCosts> costs_;
   std::vector<int> block_begin_;  // first layer of each block, then the number of layers
   std::shared_ptr<const RematerializationTrades> trades_;
 };
 
 // One plan for one limit, as Rematerializer makes it.
-RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes);
+RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes,
+                                    int num_held = 1);
 
 }  // namespace gpipe

@@ -98,6 +98,54 @@ TEST(RematerializeBruteForce, NoRematerializationIsFasterWithinTheSameBytes) {
   }
 }
 
+// What a stage peaks at that holds so many micro-batches.
+std::int64_t held_bytes(const RematerializationOutcome& outcome, int num_held) {
+  return (num_held - 1) * outcome.kept_bytes + outcome.peak_bytes;
+}
+
+TEST(RematerializeBruteForce, NoRematerializationIsFasterForSeveralMicroBatchesHeld) {
+  std::mt19937 random(15);
+  for (int trial = 0; trial < 40; ++trial) {
+    const Chain chain = random_chain(1 + trial % 5, 6, random);
+    const int num_held = 2 + trial % 3;
+    const Rematerializer rematerializer(chain);
+    std::map<std::int64_t, double> least;
+    for (const Runs& runs : all_runs(0, static_cast<int>(chain.size()), true)) {
+      const RematerializationOutcome outcome = evaluate(chain, runs);
+      const auto [place, is_new] = least.emplace(held_bytes(outcome, num_held), outcome.seconds);
+      if (!is_new) place->second = std::min(place->second, outcome.seconds);
+    }
+    double best = std::numeric_limits<double>::infinity();
+    for (auto& [bytes, seconds] : least) seconds = best = std::min(best, seconds);
+    ASSERT_EQ(rematerializer.least_bytes(num_held), least.begin()->first);
+    for (std::int64_t bytes = least.begin()->first; bytes <= least.rbegin()->first; ++bytes) {
+      const RematerializationPlan plan = rematerializer.plan(bytes, num_held);
+      ASSERT_TRUE(plan.is_exact);
+      ASSERT_LE(held_bytes(plan.outcome, num_held), bytes);
+      ASSERT_EQ(plan.outcome.seconds, std::prev(least.upper_bound(bytes))->second)
+          << "trial " << trial << ", " << bytes << " bytes: " << to_text(plan.rematerialization);
+    }
+  }
+}
+
+TEST(Rematerialize, SeveralMicroBatchesHeldFitTogether) {
+  std::mt19937 random(16);
+  for (const int num_layers : {3, 12, 30, 100}) {
+    const Chain chain = random_chain(num_layers, 1'000'000, random);
+    const Rematerializer rematerializer(chain);
+    const std::int64_t least = rematerializer.least_bytes(4);
+    const std::int64_t most = held_bytes(evaluate(chain, {}), 4);
+    EXPECT_THROW(rematerializer.plan(least - 1, 4), InfeasibleError);
+    for (const std::int64_t bytes : {least, least + (most - least) / 5, most - 1}) {
+      const RematerializationPlan plan = rematerializer.plan(bytes, 4);
+      EXPECT_LE(held_bytes(plan.outcome, 4), bytes) << num_layers << " layers";
+      EXPECT_NE(to_text(plan.rematerialization), "");
+    }
+    EXPECT_EQ(to_text(rematerializer.plan(most, 4).rematerialization), "");
+  }
+  EXPECT_THROW(rematerialize({{1, 1, 1, 1, 1}}, 1, 0), InvalidArgument);
+}
+
 TEST(Rematerialize, SaysWhatTheEvaluatorSays) {
   std::mt19937 random(6);
   for (int trial = 0; trial < 50; ++trial) {
