@@ -36,6 +36,8 @@ namespace {
 // to us although they have no header. The mark is a function of the address, in the word before the data. That word can be
 // read even if it is not ours, unless the data starts a page; so ours never does, and this is what the first 64 bytes are
 // for.
+//
+// A Meta tensor has no data. Its header is the context of the DataPtr, by itself.
 constexpr std::size_t kHeaderBytes = 64;
 constexpr std::size_t kPageBytes = 4096;
 constexpr std::size_t kExtraBytes = 2 * kHeaderBytes;
@@ -81,6 +83,7 @@ class AccountingAllocator final : public c10::Allocator {
 
   static void install();
   static void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to);
+  static c10::DataPtr allocate_meta(std::size_t bytes);
 
   c10::DataPtr allocate(std::size_t bytes) GPIPE_CONST_BEFORE_2 override;
   c10::DeleterFnPtr raw_deleter() const override { return &deallocate; }
@@ -90,9 +93,23 @@ class AccountingAllocator final : public c10::Allocator {
 
  private:
   static void deallocate(void* data);
+  static void deallocate_meta(void* context);
+  // Null for memory that is not ours.
+  static Header* find_header(const c10::DataPtr& block);
 
   static inline AccountingAllocator* instance_ = nullptr;
   c10::Allocator* const inner_;
+};
+
+// Thread-safe. Never destroyed either.
+class MetaAllocator final : public c10::Allocator {
+ public:
+  c10::DataPtr allocate(std::size_t bytes) GPIPE_CONST_BEFORE_2 override {
+    return AccountingAllocator::allocate_meta(bytes);
+  }
+#if TORCH_VERSION_MAJOR >= 2
+  void copy_data(void* /*to*/, const void* /*from*/, std::size_t /*bytes*/) const override {}
+#endif
 };
 
 void AccountingAllocator::install() {
@@ -103,6 +120,7 @@ void AccountingAllocator::install() {
     if (c10::GetCPUAllocator() != allocator) {
       throw Error("cannot account for memory: a CPU allocator with a priority above 1 is installed; remove it");
     }
+    c10::SetAllocator(c10::DeviceType::Meta, new MetaAllocator, /*priority=*/1);
   });
 }
 
@@ -149,16 +167,42 @@ void AccountingAllocator::deallocate(void* data) {
   inner_deleter(inner_context);
 }
 
+c10::DataPtr AccountingAllocator::allocate_meta(std::size_t bytes) {
+  const c10::Device meta(c10::DeviceType::Meta);
+  if (bytes == 0) return {nullptr, nullptr, &deallocate_meta, meta};
+  auto made = std::make_unique<Header>();
+  made->bytes = static_cast<std::int64_t>(bytes);
+  if (innermost != nullptr && *innermost != nullptr) {
+    (*innermost)->raise_peak((*innermost)->reserve(made->bytes));
+    made->owner = *innermost;
+  }
+  made->written.store(true, std::memory_order_release);
+  return {nullptr, made.release(), &deallocate_meta, meta};
+}
+
+void AccountingAllocator::deallocate_meta(void* context) {
+  if (context == nullptr) return;
+  const std::unique_ptr<Header> freed(static_cast<Header*>(context));
+  freed->written.load(std::memory_order_acquire);
+  if (freed->owner != nullptr) freed->owner->release(freed->bytes);
+}
+
+Header* AccountingAllocator::find_header(const c10::DataPtr& block) {
+  void* const context = block.get_context();
+  if (context == nullptr) return nullptr;
+  if (block.get_deleter() == &deallocate_meta) return static_cast<Header*>(context);
+  return block.get_deleter() == &deallocate ? &header(context) : nullptr;
+}
+
 void AccountingAllocator::transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to) {
   if (!tensor.defined() || !tensor.has_storage()) return;
-  const c10::DataPtr& block = tensor.storage().data_ptr();
-  void* const data = block.get_context();
-  if (block.get_deleter() != &deallocate || data == nullptr) return;
+  Header* const found = find_header(tensor.storage().data_ptr());
+  if (found == nullptr) return;
 
   static std::mutex mutex;              // of all owners
   std::shared_ptr<MemoryAccount> from;  // let go of after the mutex
   const std::lock_guard<std::mutex> lock(mutex);
-  Header& moved = header(data);
+  Header& moved = *found;
   moved.written.load(std::memory_order_acquire);
   if (moved.owner == to) return;
   if (to != nullptr) to->raise_peak(to->reserve(moved.bytes));

@@ -17,10 +17,13 @@ class AccountingAllocator;
 // Counts the bytes that tensors asked for, not what the system allocator adds. Made with std::make_shared: memory booked on
 // an account keeps it alive.
 //
-// The first account of the process replaces libtorch's CPU allocator, for good, by one that passes on to it; without an
-// account nothing is replaced. libtorch does that without a lock: make the first account before other threads allocate.
-// Not seen: memory of other devices, memory that does not come from libtorch's CPU allocator (from_blob, OpenBLAS buffers,
-// graph nodes), and storages made before the first account, even when they are resized later.
+// Tensors of the Meta device count as if they had memory: a run on Meta tensors books what the same run on the CPU would.
+//
+// The first account of the process replaces libtorch's CPU allocator, for good, by one that passes on to it, and its Meta
+// allocator; without an account nothing is replaced. libtorch does that without a lock: make the first account before other
+// threads allocate. Not seen: memory of other devices, memory that does not come from libtorch's CPU allocator (from_blob,
+// OpenBLAS buffers, graph nodes), storages made before the first account, even when they are resized later, and the growth
+// of a Meta tensor that is resized.
 //
 // Thread-safe.
 class MemoryAccount {
@@ -54,7 +57,7 @@ class MemoryAccount {
   std::atomic<std::int64_t> peak_bytes_{0};
 };
 
-// While it lives, CPU tensor memory that this thread allocates is booked on the account; it is booked off when it is freed,
+// While it lives, CPU and Meta tensor memory that this thread allocates is booked on the account; it is booked off when it is freed,
 // by whichever thread, whenever. An allocation past the limit throws OutOfMemoryError out of the libtorch operation. Scopes
 // nest: the inner one counts, and one with a null account books nothing. Scratch memory that an operation allocates in its
 // intra-op threads is not booked.

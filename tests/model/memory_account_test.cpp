@@ -379,7 +379,6 @@ TEST(TransferTest, DoesNothingForForeignMemory) {
   std::array<float, 4> values = {1, 2, 3, 4};
   transfer(torch::from_blob(values.data(), {4}), account);
   transfer(torch::Tensor(), account);
-  transfer(torch::empty({10}, torch::TensorOptions().device(torch::kMeta)), account);
   transfer(torch::eye(3).to_sparse(), account);
   c10::Storage storage(c10::Storage::use_byte_size_t(), 40, c10::GetDefaultCPUAllocator());
   transfer(torch::empty({0}).set_(storage), account);
@@ -513,6 +512,80 @@ TEST(MemoryScopeTest, CountsMemoryInTheLayoutOfOneDnn) {
   EXPECT_TRUE(torch::equal(opaque.to_dense(), dense));
   opaque.reset();
   EXPECT_EQ(account->live_bytes(), 0);
+}
+
+torch::Tensor make_meta_bytes(std::int64_t bytes) {
+  return torch::empty({bytes}, torch::TensorOptions(torch::kMeta).dtype(torch::kUInt8));
+}
+
+TEST(MetaMemoryTest, IsBookedAsIfItWereThere) {
+  const auto account = make_account();
+  const MemoryScope scope(account);
+  torch::Tensor kept = make_meta_bytes(100);
+  make_meta_bytes(std::int64_t{1} << 50);
+  expect_bytes(*account, 100, 100 + (std::int64_t{1} << 50));
+  const torch::Tensor view = kept.slice(0, 2, 3);
+  kept.reset();
+  EXPECT_EQ(account->live_bytes(), 100);
+  EXPECT_EQ(view.storage().data_ptr().get(), nullptr);
+}
+
+TEST(MetaMemoryTest, IsBookedOffTheAccountItWasBookedOnByAnyThread) {
+  auto account = make_account();
+  const std::weak_ptr<MemoryAccount> observer = account;
+  torch::Tensor tensor;
+  {
+    const MemoryScope scope(account);
+    tensor = make_meta_bytes(1000);
+  }
+  const torch::Tensor outside = make_meta_bytes(1000);
+  EXPECT_EQ(account->live_bytes(), 1000);
+  account.reset();
+  EXPECT_FALSE(observer.expired());
+  std::thread([tensor = std::move(tensor)]() mutable { tensor.reset(); }).join();
+  EXPECT_TRUE(observer.expired());
+}
+
+TEST(MetaMemoryTest, HasTheLimitOfTheAccount) {
+  const auto account = make_account(1000);
+  const MemoryScope scope(account);
+  const torch::Tensor kept = make_meta_bytes(400);
+  EXPECT_THROW(make_meta_bytes(601), OutOfMemoryError);
+  expect_bytes(*account, 400, 400);
+  make_meta_bytes(600);
+  expect_bytes(*account, 400, 1000);
+}
+
+TEST(MetaMemoryTest, CanBeTransferred) {
+  const auto from = make_account();
+  const auto to = make_account(1000);
+  torch::Tensor tensor = make_meta_bytes(1000);
+  transfer(tensor, from);
+  EXPECT_EQ(from->live_bytes(), 1000);
+  transfer(tensor.slice(0, 10, 20), to);
+  EXPECT_EQ(from->live_bytes(), 0);
+  EXPECT_EQ(to->live_bytes(), 1000);
+  EXPECT_THROW(transfer(make_meta_bytes(1), to), OutOfMemoryError);
+  tensor.reset();
+  EXPECT_EQ(to->live_bytes(), 0);
+  transfer(make_meta_bytes(0), to);
+  EXPECT_EQ(to->live_bytes(), 0);
+}
+
+TEST(MetaMemoryTest, OfARunIsThatOfTheCpu) {
+  const auto run = [](torch::Device device) {
+    const auto account = make_account();
+    const torch::Tensor weight = torch::ones({8, 8}, device).requires_grad_();
+    const MemoryScope scope(account);
+    const torch::Tensor loss = torch::matmul(torch::ones({16, 8}, device), weight).exp().exp().sum();
+    std::vector<std::int64_t> bytes = {account->live_bytes(), account->peak_bytes()};
+    account->reset_peak();
+    loss.backward();
+    bytes.push_back(account->live_bytes());
+    bytes.push_back(account->peak_bytes());
+    return bytes;
+  };
+  EXPECT_EQ(run(torch::kMeta), run(torch::kCPU));
 }
 
 }  // namespace
