@@ -9,12 +9,14 @@ add_library(gpipe_torch STATIC
   gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
+  gpipe/model/flop_counter.cpp
   gpipe/model/given.cpp
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_meter.cpp
   gpipe/model/layer_scope.cpp
   gpipe/model/memory_account.cpp
+  gpipe/model/meta_kernels.cpp
   gpipe/model/micro_batch.cpp
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp
