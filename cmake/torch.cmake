@@ -17,6 +17,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/layer_scope.cpp
   gpipe/model/memory_account.cpp
   gpipe/model/meta_kernels.cpp
+  gpipe/model/meta_layer.cpp
   gpipe/model/micro_batch.cpp
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp

@@ -34,6 +34,7 @@
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/meta_kernels.h"
+#include "gpipe/model/meta_layer.h"
 #include "gpipe/model/no_init_scope.h"
 #include "gpipe/model/num_parameters.h"
 #include "gpipe/model/profiler.h"

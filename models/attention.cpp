@@ -163,14 +163,18 @@ void init_head(torch::nn::LinearImpl& head) {
 
 at::Tensor SinusoidalPositions::rows(std::int64_t first, std::int64_t count, std::int64_t width,
                                      const at::TensorOptions& options) {
-  if (!table_.defined() || table_.size(0) < first + count || table_.size(1) != width) {
+  if (!table_.defined() || table_.size(0) < first + count || table_.size(1) != width ||
+      table_.is_meta() != options.device().is_meta()) {
     const at::NoGradGuard no_grad;
+    // Computed by the CPU whatever the device, so that the values do not depend on it.
+    const at::TensorOptions doubles =
+        at::TensorOptions(at::kDouble).device(options.device().is_meta() ? at::kMeta : at::kCPU);
     // In powers of two, so that decoding word by word does not make it anew each time.
     std::int64_t length = 64;
     while (length < first + count) length *= 2;
-    const at::Tensor position = at::arange(length, at::kDouble).unsqueeze(1);
+    const at::Tensor position = at::arange(length, doubles).unsqueeze(1);
     const at::Tensor exponent =
-        at::arange((width + 1) / 2, at::kDouble) * (-2 * std::log(10000.0) / static_cast<double>(width));
+        at::arange((width + 1) / 2, doubles) * (-2 * std::log(10000.0) / static_cast<double>(width));
     const at::Tensor angle = position * exponent.exp().unsqueeze(0);
     table_ = at::stack({angle.sin(), angle.cos()}, 2).flatten(1).narrow(1, 0, width).to(at::kFloat).contiguous();
   }

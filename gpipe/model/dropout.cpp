@@ -80,6 +80,7 @@ void fill_sample(Scalar* mask, std::int64_t size, std::uint64_t key, std::uint64
 
 // Of the input's shape and type, on its device.
 at::Tensor make_mask(const at::Tensor& input, const DropoutOptions& options, const LayerRun& run, int call) {
+  if (input.is_meta()) return at::empty_like(input, at::MemoryFormat::Contiguous);
   // A mask of one sample per row first; the samples' dimension goes where it belongs afterwards.
   at::IntArrayRef sizes = input.sizes();
   std::vector<std::int64_t> shape(sizes.begin(), sizes.end());
