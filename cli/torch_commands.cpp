@@ -21,7 +21,9 @@ struct TorchCommand {
 constexpr TorchCommand kTorchCommands[] = {{"train", "Train a model on real data, in stages"},
                                            {"eval", "Measure a trained model on its test data"},
                                            {"translate", "Translate lines into English with a trained model"},
-                                           {"generate", "Continue a text with a trained language model"}};
+                                           {"generate", "Continue a text with a trained language model"},
+                                           {"profile", "Measure what each layer of a model costs"},
+                                           {"capacity", "Find the largest models that fit given accelerators"}};
 
 std::string sibling_program() {
   std::error_code error;

@@ -12,7 +12,9 @@
 #include "data/data_error.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/execute/action_error.h"
+#include "train/capacity_command.h"
 #include "train/config_file.h"
+#include "train/profile_command.h"
 #include "train/train_command.h"
 #include "train/use_commands.h"
 
@@ -47,6 +49,8 @@ int main(int argc, char** argv) {
     gpipe::train::add_eval_command(app, chosen);
     gpipe::train::add_translate_command(app, chosen);
     gpipe::train::add_generate_command(app, chosen);
+    gpipe::train::add_profile_command(app, chosen);
+    gpipe::train::add_capacity_command(app, chosen);
     set_help(app, {"gpipe COMMAND [options]", "The commands that need libtorch.", "", ""});
     app.parse(argc, argv);
     refuse_unknown_arguments(app);

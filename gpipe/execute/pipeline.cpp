@@ -20,6 +20,7 @@
 #include "gpipe/plan/plan.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/simulate/planner.h"
 
 namespace gpipe {
 namespace {
@@ -79,6 +80,20 @@ void check_balance(const std::vector<int>& balance, int num_layers, int num_stag
   const int sum = std::accumulate(balance.begin(), balance.end(), 0);
   if (sum != num_layers) {
     throw InvalidArgument(fmt::format("balance adds up to {} layers, but the model has {}", sum, num_layers));
+  }
+}
+
+void check_recompute(const PipelineOptions& options, int num_stages) {
+  const std::size_t count = options.recompute_by_stage().size();
+  if (count != 0 && count != static_cast<std::size_t>(num_stages)) {
+    throw InvalidArgument(fmt::format("recompute_by_stage has {} entries, but there are {} stages", count, num_stages));
+  }
+  if (options.recompute() != Recompute::kAuto) return;
+  if (!options.balance().empty() || count != 0 || options.custom_schedule()) {
+    throw InvalidArgument(
+        "recompute is kAuto, which chooses layers and recompute for each stage of a schedule by name; leave out "
+        "balance, "
+        "recompute_by_stage and custom_schedule, or say a mode");
   }
 }
 
@@ -152,7 +167,8 @@ PipelineOptions::PipelineOptions(const Plan& plan)
   num_micro_batches_ = plan.num_micro_batches;
   schedule_ = plan.schedule;
   chunks_per_worker_ = plan.chunks;
-  recompute_ = plan.recompute;
+  recompute_ = plan.recompute_by_stage.empty() ? plan.recompute : Recompute::kNever;
+  recompute_by_stage_ = plan.recompute_by_stage;
   balance_ = plan.layers_per_stage;
 }
 
@@ -171,9 +187,11 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   if (!options_.balance().empty()) {
     check_balance(options_.balance(), chain.size(), schedule.num_stages);
     layers_per_stage_ = options_.balance();
-  } else if (schedule.num_stages == 1) {
+  } else if (schedule.num_stages == 1 && options_.recompute() != Recompute::kAuto) {
     layers_per_stage_ = {chain.size()};
   }
+  recompute_by_stage_ = options_.recompute_by_stage();
+  check_recompute(options_, schedule.num_stages);
   for (const torch::Device& device : options_.devices()) {
     if (!device.is_cpu() && layers_per_stage_.empty()) {
       throw InvalidArgument(
@@ -219,7 +237,7 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
   options.seed = options_.seed();
   options.repeats = 3;
   options.budget_seconds = 2;
-  options.count_bytes = options_.measure_memory();
+  options.count_bytes = options_.measure_memory() || options_.recompute() == Recompute::kAuto;
   Profile profile;
   const at::ThreadLocalState caller;
   const auto run = [&](int worker) {
@@ -258,10 +276,26 @@ void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
 void PipelineImpl::split_by_profile(const MicroBatch& sample) {
   profile_ = look_at_layers(sample, /*with_seconds=*/true);
   set_skips(is_training(), profile_.skips);
+  if (options_.recompute() == Recompute::kAuto) return choose_by_profile();
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
     layers_per_stage_.push_back(stage.num_layers);
   }
+}
+
+void PipelineImpl::choose_by_profile() {
+  PlanOptions options;
+  options.num_stages = options_.num_stages();
+  options.num_micro_batches = options_.num_micro_batches();
+  options.schedule = options_.schedule();
+  options.chunks = options_.chunks_per_worker();
+  options.recompute = Recompute::kAuto;
+  options.optimizer_slots = options_.optimizer_slots();
+  if (options_.memory_limit_bytes() > 0) options.memory_limit_bytes = options_.memory_limit_bytes();
+  const Plan chosen = plan(profile_, options);
+  layers_per_stage_ = chosen.layers_per_stage;
+  recompute_by_stage_ = chosen.recompute_by_stage;
+  if (recompute_by_stage_.empty()) recompute_by_stage_.assign(layers_per_stage_.size(), chosen.recompute);
 }
 
 void PipelineImpl::make_accounts() {
@@ -364,8 +398,10 @@ Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const
     throw InvalidArgument(fmt::format("{} has no backward; call forward without gradient instead", describe(schedule)));
   }
   if (mode == StepMode::kApart) put_forwards_first(schedule);
+  if (!recompute_by_stage_.empty() && is_training()) return with_recompute(std::move(schedule), recompute_by_stage_);
   if (options_.custom_schedule() && options_.recompute() == Recompute::kNever && is_training()) return schedule;
-  return with_recompute(std::move(schedule), is_training() ? options_.recompute() : Recompute::kNever);
+  const bool has_a_mode = is_training() && options_.recompute() != Recompute::kAuto;
+  return with_recompute(std::move(schedule), has_a_mode ? options_.recompute() : Recompute::kNever);
 }
 
 PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, StepMode mode) {
@@ -373,9 +409,12 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
   const auto key = std::make_tuple(count, mode, is_training());
   const auto found = pools_.find(key);
   if (found != pools_.end()) return found->second;
+  if (layers_per_stage_.empty()) {
+    make_schedule(count, mode);  // throws if there is none, before the layers are run
+    split_by_profile(micro_batches.front());
+  }
   Pool made;
   made.schedule = make_schedule(count, mode);
-  if (layers_per_stage_.empty()) split_by_profile(micro_batches.front());
   place_layers();
   return pools_.emplace(key, std::move(made)).first->second;
 }

@@ -52,7 +52,13 @@ struct PipelineOptions {
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
   TORCH_ARG(int, chunks_per_worker) = 0;
+  // kAuto: the first batch is profiled, and layers and recompute are chosen for each stage so that the step is the fastest
+  // within memory_limit_bytes; see `plan`.
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;
+  // One a stage; empty: `recompute` for all.
+  TORCH_ARG(std::vector<Recompute>, recompute_by_stage) = {};
+  // Tensors of optimizer state a parameter, which kAuto leaves room for: 0 SGD, 1 momentum or RMSprop, 2 Adam.
+  TORCH_ARG(int, optimizer_slots) = 2;
   // Layers per stage. Empty: the first batch is profiled, and the layers are split so that a step takes the least time.
   TORCH_ARG(std::vector<int>, balance) = {};
   // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
@@ -166,6 +172,8 @@ class PipelineImpl : public torch::nn::Module {
   int num_layers() const { return static_cast<int>(layers_.size()); }
   // Empty before the first step if it is found by profiling.
   const std::vector<int>& layers_per_stage() const { return layers_per_stage_; }
+  // Empty if it is the same for all, and before the first step if it is chosen.
+  const std::vector<Recompute>& recompute_by_stage() const { return recompute_by_stage_; }
   // Of the first batch; without layers if it was not profiled.
   const Profile& profile() const { return profile_; }
   // Of the last step, forward or backward that went well: what loss.backward() cannot return.
@@ -196,6 +204,7 @@ class PipelineImpl : public torch::nn::Module {
   void trace_skips(const MicroBatch& sample);
   void set_skips(bool training, std::vector<SkipProfile> skips);
   void split_by_profile(const MicroBatch& sample);
+  void choose_by_profile();
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
   Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
   std::unique_ptr<Assembly> take(Pool& pool);
@@ -215,6 +224,7 @@ class PipelineImpl : public torch::nn::Module {
   std::vector<std::int64_t> input_bytes_;                 // by stage, of the last step
   std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
+  std::vector<Recompute> recompute_by_stage_;  // empty: the same for all
   Profile profile_;
   std::map<bool, std::vector<SkipProfile>> skips_;         // by whether in training
   std::map<std::tuple<int, StepMode, bool>, Pool> pools_;  // by micro-batches, mode, in training

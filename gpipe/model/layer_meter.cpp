@@ -89,7 +89,7 @@ Tensors ones_like(const Tensors& tensors) {
 }
 
 // To the inputs alone; the graph stays.
-double input_grad_seconds(const Tensors& inputs, const Tensors& roots) {
+double input_grad_seconds(const Tensors& inputs, const Tensors& roots, const std::function<double()>& now) {
   torch::autograd::edge_list starts;
   torch::autograd::edge_list ends;
   torch::autograd::variable_list grads;
@@ -102,10 +102,10 @@ double input_grad_seconds(const Tensors& inputs, const Tensors& roots) {
     if (input.defined() && input.requires_grad()) ends.push_back(torch::autograd::impl::gradient_edge(input));
   }
   if (starts.empty() || ends.empty()) return 0;
-  const double start = thread_seconds();
+  const double start = now();
   torch::autograd::Engine::get_default_engine().execute(starts, grads, /*keep_graph=*/true, /*create_graph=*/false,
                                                         /*accumulate_grad=*/false, ends);
-  return thread_seconds() - start;
+  return now() - start;
 }
 
 }  // namespace
@@ -116,6 +116,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   const MemoryScope scope(account_);
   const auto live = [&] { return account_ != nullptr ? account_->live_bytes() : 0; };
   const auto peak = [&] { return account_ != nullptr ? account_->peak_bytes() : 0; };
+  const std::function<double()> now = clock ? clock : &thread_seconds;
   LayerMeasure measure;
 
   const std::int64_t before = live();
@@ -132,9 +133,9 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
       with_backward && with_input_grad ? entering : Tensors();  // keeps them: not in a run for bytes
 
   if (account_ != nullptr) account_->reset_peak();
-  const double start = thread_seconds();
+  const double start = now();
   Tensors outputs = forward(std::move(entering));
-  measure.seconds.forward = thread_seconds() - start;
+  measure.seconds.forward = now() - start;
   measure.bytes.working = peak() - before;
 
   if (at_backward) at_backward();
@@ -158,7 +159,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
     watched_outputs.uses[index].same_input = static_cast<int>(same - watched_inputs.memory.begin());
   }
   for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
-  if (!edges_of.empty()) measure.seconds.input_grad = input_grad_seconds(edges_of, outputs);
+  if (!edges_of.empty()) measure.seconds.input_grad = input_grad_seconds(edges_of, outputs, now);
   Tensors grads = with_backward ? ones_like(outputs) : Tensors();
   Roots roots(outputs);
   outputs.clear();
@@ -170,9 +171,9 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   if (!with_backward) return measure;
 
   if (account_ != nullptr) account_->reset_peak();
-  const double middle = thread_seconds();
+  const double middle = now();
   roots.backward(std::move(grads));
-  measure.seconds.backward = thread_seconds() - middle;
+  measure.seconds.backward = now() - middle;
   measure.bytes.working = std::max(measure.bytes.working, peak() - before);
   return measure;
 }

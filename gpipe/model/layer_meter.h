@@ -50,6 +50,8 @@ class LayerMeter {
   // Which part of the measuring is wanted; the forward is always run.
   bool with_backward = true;
   bool with_input_grad = false;  // a backward to the inputs alone, before the whole one
+  // What seconds are read from; empty: the processor time of this thread.
+  std::function<double()> clock;
   // Called between forward and backward.
   std::function<void()> at_backward;
 

@@ -5,12 +5,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/flop_counter.h"
 #include "gpipe/model/layer_meter.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/memory_account.h"
+#include "gpipe/model/meta_layer.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
 
@@ -20,6 +23,11 @@ namespace {
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
   return values[values.size() / 2];
+}
+
+bool is_on_meta(const MicroBatch& sample) {
+  return std::any_of(sample.tensors.begin(), sample.tensors.end(),
+                     [](const at::Tensor& tensor) { return tensor.defined() && tensor.is_meta(); });
 }
 
 enum class PassKind {
@@ -46,6 +54,10 @@ class Pass {
     meter_.with_backward = kind != PassKind::kTrace;
     meter_.with_input_grad = kind == PassKind::kSeconds;
     meter_.at_backward = [this] { position_.in_backward = true; };
+    if (is_on_meta(sample)) {
+      counter_.emplace();
+      meter_.clock = [this] { return static_cast<double>(counter_->flops()) / options_.flops_per_second; };
+    }
   }
 
   PassResult run() {
@@ -107,6 +119,7 @@ class Pass {
   ProfilerPosition& position_;
   SkipTracer tracer_;
   LayerMeter meter_{nullptr};
+  std::optional<FlopCounter> counter_;  // on Meta tensors
 };
 
 // Note [Who keeps a boundary tensor]
@@ -184,7 +197,8 @@ Profile profile_layers(const LayerSource& source, const MicroBatch& sample, cons
     if (!layer.working_bytes) layer.working_bytes = layer.activation_bytes;
   }
   std::vector<std::vector<LayerMeasure>> passes;
-  for (int pass = 0; pass < std::max(options.repeats, 1) && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
+  const int repeats = is_on_meta(sample) ? 1 : std::max(options.repeats, 1);  // counted seconds are always the same
+  for (int pass = 0; pass < repeats && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
     passes.push_back(Pass(source, sample, options, PassKind::kSeconds, position).run().measures);
   }
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
@@ -213,7 +227,11 @@ Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOpt
   MicroBatch micro_batch = split_batch(sample, /*num_micro_batches=*/1, {}, "sample").front();
   LayerSource source;
   for (int layer = 0; layer < chain.size(); ++layer) source.names.push_back(chain.name(layer));
-  source.layer = [&](int layer) { return ChainLayer{layer, chain.name(layer), chain.build(layer, options.seed)}; };
+  const bool on_meta = is_on_meta(micro_batch);
+  source.layer = [&chain, &options, on_meta](int layer) {
+    return ChainLayer{layer, chain.name(layer),
+                      on_meta ? build_on_meta(chain, layer) : chain.build(layer, options.seed)};
+  };
   ProfilerPosition position;
   return profile_layers(source, micro_batch, options, position);
 }

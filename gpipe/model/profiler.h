@@ -20,6 +20,8 @@ struct ProfileOptions {
   double budget_seconds = 10;  // no further repeat is begun after this
   // Counted with the last layer: what becomes of its outputs in training. It returns a scalar.
   std::function<at::Tensor(const Tensors& outputs)> loss;
+  // On Meta tensors: what an operation takes is its floating-point operations over this.
+  double flops_per_second = 1e12;
   // Bytes of activations; replaces libtorch's CPU allocator by one that counts, see MemoryAccount. Without it
   // activation_bytes are 0.
   bool count_bytes = true;
@@ -29,6 +31,10 @@ struct ProfileOptions {
 // and measures its CPU time and its bytes. Layers that are built already are left exactly as they were, with their gradients
 // and buffers, and so are all random generators. Layers of a lazy chain are built for the moment they run: the model as a
 // whole needs no memory.
+//
+// With a sample on the Meta device (torch::kMeta) the layers are built there, too: nothing has data or takes memory, bytes are
+// those of the same run on the CPU (without what convolutions need for scratch), and seconds are counted from floating-point
+// operations. So a model that exists only on paper can be planned.
 //
 // weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its layers.
 //

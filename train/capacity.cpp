@@ -1,0 +1,166 @@
+#include "train/capacity.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <algorithm>
+#include <numeric>
+
+#include "gpipe/plan/interval_bytes.h"
+#include "gpipe/plan/partition_memory.h"
+
+namespace gpipe::train {
+namespace {
+
+constexpr int kOptimizerSlots = 1;
+constexpr int kLargestSize = 1 << 14;
+
+Schedule schedule_of(const CapacitySetting& setting) {
+  return with_recompute(make_schedule(setting.schedule, setting.num_stages, setting.num_micro_batches),
+                        setting.recompute);
+}
+
+int rows_of(const ModelFamily& family, const CapacitySetting& setting) {
+  return (family.batch + setting.num_micro_batches - 1) / setting.num_micro_batches;
+}
+
+}  // namespace
+
+CapacitySetting naive() { return {"naive-1", 1, 1, Recompute::kNever, "gpipe"}; }
+
+CapacitySetting pipelined(int num_stages, int num_micro_batches, const std::string& schedule) {
+  return {fmt::format("pipeline-{}", num_stages), num_stages, num_micro_batches, Recompute::kAlways, schedule};
+}
+
+void CapacitySearch::say(const CapacitySetting& setting, int size, const char* what) const {
+  if (on_trial) on_trial(fmt::format("{} {}: {} = {}, {}", family_.name, setting.name, family_.unit, size, what));
+}
+
+Profile CapacitySearch::profile_of(int size, int rows) {
+  const bool repeats = family_.repeated_layer > 0;
+  const int profiled_size = repeats ? family_.least_size : size;
+  const auto [entry, is_new] = profiles_.try_emplace({profiled_size, rows});
+  if (is_new) {
+    ProfileOptions options;
+    options.repeats = 1;
+    const Tensors targets = family_.targets(rows, device_);
+    options.loss = [&](const Tensors& outputs) { return family_.loss(outputs.front(), targets.front()); };
+    entry->second = profile(family_.chain(profiled_size), family_.inputs(rows, device_), options);
+  }
+  Profile result = entry->second;
+  if (repeats) {
+    const LayerProfile alike = result.layers[family_.repeated_layer];
+    result.layers.insert(result.layers.begin() + family_.repeated_layer, size - profiled_size, alike);
+  }
+  return result;
+}
+
+std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
+  const Profile profile = profile_of(size, rows_of(family_, setting));
+  if (static_cast<int>(profile.layers.size()) < setting.num_stages) return 0;
+  return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));
+}
+
+int CapacitySearch::predict(const CapacitySetting& setting) {
+  const int step = family_.size_step;
+  const auto fits = [&](int count) {
+    const int size = family_.least_size + count * step;
+    say(setting, size, "predicting");
+    return least_bytes(setting, size) <= memory_bytes_;
+  };
+  if (!fits(0)) return 0;
+  int good = 0;
+  int bad = 1;
+  while (bad * step < kLargestSize && fits(bad)) {
+    good = bad;
+    bad *= 2;
+  }
+  while (bad - good > 1) {
+    const int middle = good + (bad - good) / 2;
+    (fits(middle) ? good : bad) = middle;
+  }
+  return family_.least_size + good * step;
+}
+
+// The fastest partition that fits; if none does, one whose fullest stage is the least full.
+std::vector<int> CapacitySearch::best_layers(const CapacitySetting& setting, int size, std::int64_t memory_bytes) {
+  PlanOptions options;
+  options.num_stages = setting.num_stages;
+  options.num_micro_batches = setting.num_micro_batches;
+  options.schedule = setting.schedule;
+  options.recompute = setting.recompute;
+  options.optimizer_slots = kOptimizerSlots;
+  options.memory_limit_bytes = std::max(memory_bytes, least_bytes(setting, size));
+  return partitioned_plan(profile_of(size, rows_of(family_, setting)), options).layers_per_stage;
+}
+
+bool CapacitySearch::trains(const CapacitySetting& setting, int size, std::vector<std::int64_t>* peak_bytes) {
+  say(setting, size, "training");
+  const LayerChain chain = family_.chain(size);
+  if (chain.size() < setting.num_stages) return false;
+  const Tensors inputs = family_.inputs(family_.batch, device_);
+  const Tensors targets = family_.targets(family_.batch, device_);
+  try {
+    Pipeline pipeline(chain, PipelineOptions(setting.num_stages)
+                                 .num_micro_batches(setting.num_micro_batches)
+                                 .schedule(setting.schedule)
+                                 .recompute(setting.recompute)
+                                 .balance(best_layers(setting, size, memory_bytes_))
+                                 .memory_limit_bytes(memory_bytes_));
+    torch::optim::RMSprop optimizer(pipeline->parameters(), torch::optim::RMSpropOptions(1e-4));
+    StepResult step;
+    for (int count = 0; count < 2; ++count) {
+      step = pipeline->train_step(inputs.front(), targets.front(), family_.loss);
+      optimizer.step();
+      pipeline->book(optimizer);
+    }
+    if (peak_bytes != nullptr) {
+      peak_bytes->clear();
+      for (const StageMemory& stage : step.memory) peak_bytes->push_back(stage.peak_bytes);
+    }
+    return true;
+  } catch (const OutOfMemoryError&) {
+    return false;
+  }
+}
+
+CapacityRow CapacitySearch::plan_row(const CapacitySetting& setting) {
+  CapacityRow row;
+  row.setting = setting;
+  row.predicted_size = predict(setting);
+  if (row.predicted_size == 0) return row;
+  row.num_parameters = num_parameters(family_.chain(row.predicted_size));
+  const Profile profile = profile_of(row.predicted_size, rows_of(family_, setting));
+  const Costs costs =
+      stage_costs(profile, best_layers(setting, row.predicted_size, memory_bytes_), {}, kOptimizerSlots);
+  std::vector<StageBytes> stages;
+  for (const StageCosts& stage : costs.stages) {
+    stages.push_back(stage_bytes(stage));
+    row.parameter_bytes += stage.static_bytes;
+  }
+  row.peak_bytes = peak_bytes_by_worker(schedule_of(setting), stages);
+  return row;
+}
+
+CapacityRow CapacitySearch::measure(const CapacitySetting& setting) {
+  CapacityRow row = plan_row(setting);
+  const int step = family_.size_step;
+  int size = std::max(row.predicted_size, family_.least_size);
+  std::vector<std::int64_t> peak_bytes;
+  if (trains(setting, size, &peak_bytes)) {
+    do {
+      row.measured_size = size;
+      row.peak_bytes = peak_bytes;
+      size += step;
+    } while (trains(setting, size, &peak_bytes));
+  } else {
+    for (size -= step; size >= family_.least_size && row.measured_size == 0; size -= step) {
+      if (trains(setting, size, &row.peak_bytes)) row.measured_size = size;
+    }
+  }
+  if (row.measured_size > 0) row.num_parameters = num_parameters(family_.chain(row.measured_size));
+  row.parameter_bytes = row.num_parameters * 4 * (2 + kOptimizerSlots);
+  return row;
+}
+
+}  // namespace gpipe::train

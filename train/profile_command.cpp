@@ -1,0 +1,185 @@
+#include "train/profile_command.h"
+
+#include <fmt/format.h>
+#include <torch/torch.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "cli/help.h"
+#include "cli/option.h"
+#include "cli/output_file.h"
+#include "cli/quantity.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "gpipe/gpipe.h"
+#include "models/registry.h"
+#include "train/option_group.h"
+#include "train/run_options.h"
+
+namespace gpipe::train {
+namespace {
+
+struct ProfileCommand {
+  std::string model;
+  int num_samples = 8;
+  int image_size = 32;
+  int num_channels = 3;
+  int num_classes = 10;
+  int sequence_length = 128;
+  int vocabulary_size = 8000;
+  int repeats = 5;
+  double budget_seconds = 10;
+  bool on_paper = false;
+  double flops_per_second = 1e12;
+  std::string out;
+  bool force = false;
+  bool json = false;
+};
+
+std::string parse_word(std::string_view word) { return std::string(word); }
+
+models::Task task_of(const std::string& spec) {
+  const std::string name = spec.substr(0, spec.find(':'));
+  for (const models::ModelName& known : models::model_names()) {
+    if (known.usage.substr(0, known.usage.find(':')) == name) return known.task;
+  }
+  return models::Task::kImage;  // whose error lists the names
+}
+
+// What is run: a chain, the inputs of a micro-batch and the loss of its outputs.
+struct Subject {
+  LayerChain chain;
+  Tensors inputs;
+  std::function<at::Tensor(const Tensors&)> loss;
+};
+
+Subject make_subject(const ProfileCommand& command) {
+  const at::Device device = command.on_paper ? at::kMeta : at::kCPU;
+  const auto ids = [&](std::int64_t limit, std::vector<std::int64_t> shape) {
+    if (command.on_paper) return at::empty(shape, at::device(device).dtype(at::kLong));
+    return at::randint(1, limit, shape, at::kLong);
+  };
+  const auto token_loss = [](const at::Tensor& target) {
+    return [target](const Tensors& outputs) {
+      return torch::nn::functional::cross_entropy(outputs.front().flatten(0, 1), target.flatten());
+    };
+  };
+  const std::int64_t rows = command.num_samples;
+  const std::int64_t length = command.sequence_length;
+  switch (task_of(command.model)) {
+    case models::Task::kLanguage: {
+      models::TransformerLmOptions options = models::language_model_options(command.model, command.vocabulary_size);
+      const at::Tensor tokens = ids(command.vocabulary_size, {rows, length});
+      return {models::transformer_lm(options.max_length(length)), {tokens}, token_loss(tokens)};
+    }
+    case models::Task::kTranslation: {
+      auto options = models::translation_model_options(command.model, command.vocabulary_size);
+      const at::Tensor source = ids(command.vocabulary_size, {rows, length});
+      const at::Tensor target = ids(command.vocabulary_size, {rows, length});
+      return {models::translation_transformer(options.max_length(length)), {source, target}, token_loss(target)};
+    }
+    case models::Task::kImage:
+      break;
+  }
+  const LayerChain chain = models::make_image_model(
+      command.model, models::ImageModelOptions().in_channels(command.num_channels).num_classes(command.num_classes));
+  const at::Tensor images =
+      command.on_paper
+          ? at::empty({rows, command.num_channels, command.image_size, command.image_size}, at::device(device))
+          : at::randn({rows, command.num_channels, command.image_size, command.image_size});
+  const at::Tensor target = ids(command.num_classes, {rows});
+  return {chain, {images}, [target](const Tensors& outputs) {
+            return torch::nn::functional::cross_entropy(outputs.front(), target);
+          }};
+}
+
+std::string to_text(const Profile& profile) {
+  double largest = 0;
+  for (const LayerProfile& layer : profile.layers) largest = std::max(largest, layer.backward_seconds);
+  const cli::TimeUnit unit = cli::time_unit(largest);
+  const auto time = [&](double seconds) { return cli::format_seconds(seconds, unit); };
+  std::vector<std::vector<std::string>> rows;
+  LayerProfile sum;
+  sum.name = "all";
+  const auto row = [&](const LayerProfile& layer, double input_grad, const std::string& working) {
+    rows.push_back({layer.name, time(layer.forward_seconds), time(layer.backward_seconds), time(input_grad),
+                    cli::format_bytes(layer.parameter_bytes), cli::format_bytes(layer.activation_bytes),
+                    layer.name == "all" ? "" : cli::format_bytes(layer.output_bytes), working});
+  };
+  double input_grad = 0;
+  for (const LayerProfile& layer : profile.layers) {
+    row(layer, layer.input_grad_seconds.value_or(0), cli::format_bytes(working_bytes(layer)));
+    sum.forward_seconds += layer.forward_seconds;
+    sum.backward_seconds += layer.backward_seconds;
+    sum.parameter_bytes += layer.parameter_bytes;
+    sum.activation_bytes += layer.activation_bytes;
+    input_grad += layer.input_grad_seconds.value_or(0);
+  }
+  row(sum, input_grad, "");
+  return cli::to_table({{"layer", cli::Align::kLeft},
+                        {fmt::format("forward {}", unit.name)},
+                        {fmt::format("backward {}", unit.name)},
+                        {fmt::format("of it inputs {}", unit.name)},
+                        {"parameters"},
+                        {"activations"},
+                        {"output"},
+                        {"working set"}},
+                       rows);
+}
+
+int run_profile(const ProfileCommand& command) {
+  if (command.model.empty()) throw cli::UsageError("--model is missing", "add --model NAME, such as resnet18");
+  if (!command.out.empty()) cli::check_output_file(command.out, command.force);
+  const Subject subject = make_subject(command);
+  ProfileOptions options;
+  options.repeats = command.repeats;
+  options.budget_seconds = command.budget_seconds;
+  options.flops_per_second = command.flops_per_second;
+  options.loss = subject.loss;
+  const Profile measured = profile(subject.chain, subject.inputs, options);
+  const std::string json = to_json(measured);
+  if (!command.out.empty()) cli::write_output_file(command.out, json, command.force);
+  cli::print(command.json ? json : to_text(measured));
+  if (!command.out.empty() && !command.json) {
+    cli::print(fmt::format("\nwritten to {}; next: gpipe plan --profile {} --stages 2 --micro-batches 8\n", command.out,
+                           command.out));
+  }
+  return cli::kDone;
+}
+
+}  // namespace
+
+void add_profile_command(CLI::App& app, cli::Run& chosen) {
+  auto command = std::make_shared<ProfileCommand>();
+  CLI::App& sub = *app.add_subcommand("profile");
+  const OptionGroup model{sub, "Model"};
+  model.add("MODEL", "--model", command->model, parse_word,
+            "As gpipe train takes it: resnet18, amoebanet-d:6,64, transformer-lm:8,512,2048,8, t:3,512,4,128");
+  model.add("N", "--samples", command->num_samples, cli::parse_count, "Of the micro-batch that is run [8]");
+  model.add("N", "--image", command->image_size, cli::parse_count, "Height and width of an image [32]");
+  model.add("N", "--channels", command->num_channels, cli::parse_count, "Of an image [3]");
+  model.add("N", "--classes", command->num_classes, cli::parse_count, "[10]");
+  model.add("N", "--sequence", command->sequence_length, cli::parse_count, "Tokens of a text [128]");
+  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count, "[8000]");
+  const OptionGroup measuring{sub, "Measuring"};
+  measuring.add("N", "--repeats", command->repeats, cli::parse_count, "Of which the median counts [5]");
+  measuring.add("SECONDS", "--budget", command->budget_seconds, cli::parse_seconds,
+                "No repeat is begun after this [10]");
+  measuring.add_flag("--on-paper", command->on_paper,
+                     "Count operations instead of running them; takes no memory, whatever the model's size");
+  measuring.add("X", "--flops", command->flops_per_second, parse_number,
+                "Floating-point operations a second, on paper [1e12]");
+  const OptionGroup output{sub, "Output"};
+  output.add("FILE", "--out", command->out, cli::parse_path, "Write the profile there, for gpipe plan");
+  output.add_flag("--force", command->force, "Replace a file that is there already");
+  output.add_flag("--json", command->json, "Print the profile instead of a table");
+  cli::set_help(sub, {"gpipe profile --model MODEL [options]", "Measure what each layer of a model costs",
+                      "Runs each layer forward and backward on a micro-batch of made-up data, one after the other.",
+                      "  gpipe profile --model resnet18 --samples 4 --out resnet18.json\n"
+                      "  gpipe plan --profile resnet18.json --stages 4 --micro-batches 16 --recompute auto"});
+  sub.callback([&chosen, command] { chosen = [command] { return run_profile(*command); }; });
+}
+
+}  // namespace gpipe::train
