@@ -16,19 +16,28 @@ namespace {
 struct KnownSet {
   const char* name;
   data::ImageSet (*read)(const std::string& dir, data::Split split);
-  bool may_flip;  // mirror images are of the same kind
-  float mean;     // of all training pixels, from 0 to 1
-  float deviation;
+  bool may_flip;            // mirror images are of the same kind
+  std::vector<float> mean;  // of a channel's pixels, from 0 to 1
+  std::vector<float> deviation;
 };
-constexpr KnownSet kKnownSets[] = {{"fashion-mnist", data::read_fashion_mnist, true, 0.2860F, 0.3530F},
-                                   {"cifar10", data::read_cifar10, true, 0.4734F, 0.2516F}};
+
+// Those of CIFAR-10 are ImageNet's: what its public weights were trained with.
+const std::vector<KnownSet>& known_sets() {
+  static const auto* sets = new std::vector<KnownSet>{
+      {"fashion-mnist", data::read_fashion_mnist, true, {0.2860F}, {0.3530F}},
+      {"cifar10", data::read_cifar10, true, {0.485F, 0.456F, 0.406F}, {0.229F, 0.224F, 0.225F}}};
+  return *sets;
+}
 
 const KnownSet& known_set(const std::string& name) {
-  for (const KnownSet& set : kKnownSets) {
+  for (const KnownSet& set : known_sets()) {
     if (set.name == name) return set;
   }
   throw InvalidArgument(fmt::format("there is no image set \"{}\"; there are fashion-mnist and cifar10", name));
 }
+
+// One value a channel, for images [N, C, H, W].
+at::Tensor by_channel(const std::vector<float>& values) { return at::tensor(values).view({-1, 1, 1}); }
 
 at::Tensor copy_of(const std::vector<std::uint8_t>& bytes) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
@@ -37,6 +46,11 @@ at::Tensor copy_of(const std::vector<std::uint8_t>& bytes) {
 }
 
 }  // namespace
+
+at::Tensor normalized_images(const std::string& data, const at::Tensor& pixels) {
+  const KnownSet& set = known_set(data);
+  return pixels.to(at::kFloat).div_(255).sub_(by_channel(set.mean)).div_(by_channel(set.deviation));
+}
 
 ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_(options) {
   const KnownSet& set = known_set(options_.data);
@@ -60,11 +74,6 @@ LayerChain ImageTask::chain() const {
       options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
 }
 
-at::Tensor ImageTask::to_input(const at::Tensor& pixels) const {
-  const KnownSet& set = known_set(options_.data);
-  return pixels.to(at::kFloat).div_(255).sub_(set.mean).div_(set.deviation);
-}
-
 TensorBatch ImageTask::next_batch() {
   const data::Batch batch = batches_->next();
   const auto count = static_cast<std::int64_t>(batch.samples.size());
@@ -82,7 +91,7 @@ TensorBatch ImageTask::next_batch() {
     pixel += training_.image_bytes();
     *label++ = training_.labels[sample];
   }
-  return {{to_input(pixels)}, {labels}, count, batch.position};
+  return {{normalized_images(options_.data, pixels)}, {labels}, count, batch.position};
 }
 
 PipelineImpl::Loss ImageTask::loss(std::int64_t num_items) const {
@@ -101,7 +110,8 @@ std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/) {
   double loss = 0;
   for (std::int64_t begin = 0; begin < test_.num; begin += options_.batch_size) {
     const std::int64_t end = std::min(begin + options_.batch_size, test_.num);
-    const at::Tensor scores = pipeline->forward(to_input(pixels.slice(0, begin, end))).to(at::kFloat);
+    const at::Tensor scores =
+        pipeline->forward(normalized_images(options_.data, pixels.slice(0, begin, end))).to(at::kFloat);
     const at::Tensor wanted = labels.slice(0, begin, end);
     num_right += scores.argmax(1).eq(wanted).sum().item<std::int64_t>();
     loss += at::cross_entropy_loss(scores, wanted, {}, at::Reduction::Sum).item<double>();

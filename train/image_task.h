@@ -22,6 +22,10 @@ struct ImageTaskOptions {
   std::uint64_t seed = 0;
 };
 
+// What a model is given of the set `data`: its pixels [N, C, H, W] from 0 to 1, less the mean of each channel, in units of its
+// deviation.
+at::Tensor normalized_images(const std::string& data, const at::Tensor& pixels);
+
 // Both sets are read when it is made: throws DataError if one is missing or bad. With `only_test`, there are no batches.
 class ImageTask : public Task {
  public:
@@ -36,9 +40,6 @@ class ImageTask : public Task {
   std::map<std::string, std::string> metadata() const override;
 
  private:
-  // The pixels of all, from 0 to 1 and then with mean and deviation near 0 and 1.
-  at::Tensor to_input(const at::Tensor& pixels) const;
-
   ImageTaskOptions options_;
   data::ImageSet training_;
   data::ImageSet test_;
