@@ -7,8 +7,10 @@
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <utility>
 #include <vector>
 
+#include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/gzip.h"
 #include "gpipe/error.h"
@@ -20,20 +22,16 @@ constexpr std::int64_t kNumClasses = 10;
 constexpr std::int64_t kSide = 32;
 constexpr std::int64_t kPlane = kSide * kSide;
 constexpr std::int64_t kImageBytes = 3 * kPlane;
-constexpr const char* kFetchAgain = "fetch it again with scripts/get-data cifar10";
+constexpr const char* kGetPng = "run scripts/get-data cifar10";
+// Where official batches are, scripts/get-data leaves them alone.
+constexpr const char* kGetBinary =
+    "copy it again from cifar-10-binary.tar.gz, or delete the .bin files and run scripts/get-data cifar10";
 
 // The names of a split's files, without their extension.
 std::vector<std::string> batch_names(Split split) {
   if (split == Split::kDev) throw InvalidArgument("CIFAR-10 has no dev split; use train or test");
   if (split == Split::kTest) return {"test_batch"};
   return {"data_batch_1", "data_batch_2", "data_batch_3", "data_batch_4", "data_batch_5"};
-}
-
-std::string file_of(const std::string& dir, const std::string& name) {
-  const std::filesystem::path path = std::filesystem::path(dir) / name;
-  std::error_code ignored;
-  if (std::filesystem::exists(path, ignored)) return path.string();
-  throw DataError(dir, fmt::format("no file {} in it", name), "run scripts/get-data cifar10");
 }
 
 ImageSet empty_set(std::size_t num_batches, std::int64_t batch_size) {
@@ -138,16 +136,21 @@ void read_labels(const std::string& path, ImageSet& set) {
 ImageSet read_cifar10_binary(const std::string& dir, Split split, std::int64_t batch_size) {
   const std::vector<std::string> names = batch_names(split);
   ImageSet set = empty_set(names.size(), batch_size);
-  for (const std::string& name : names) append_binary_batch(file_of(dir, name + ".bin"), batch_size, set);
-  return set;
+  return read_with_remedy(kGetBinary, [&] {
+    for (const std::string& name : names)
+      append_binary_batch(file_in(dir, name + ".bin", kFetchAgain), batch_size, set);
+    return std::move(set);
+  });
 }
 
 ImageSet read_cifar10_png(const std::string& dir, Split split, std::int64_t batch_size) {
   const std::vector<std::string> names = batch_names(split);
   ImageSet set = empty_set(names.size(), batch_size);
-  for (const std::string& name : names) append_png_batch(file_of(dir, name + ".png"), batch_size, set);
-  read_labels(file_of(dir, split == Split::kTest ? "test_lables.json" : "train_lables.json"), set);
-  return set;
+  return read_with_remedy(kGetPng, [&] {
+    for (const std::string& name : names) append_png_batch(file_in(dir, name + ".png", kFetchAgain), batch_size, set);
+    read_labels(file_in(dir, split == Split::kTest ? "test_lables.json" : "train_lables.json", kFetchAgain), set);
+    return std::move(set);
+  });
 }
 
 ImageSet read_cifar10(const std::string& dir, Split split) {

@@ -44,6 +44,15 @@ const DataSet& data_set(const std::string& name) {
                                     fmt::join(names, ", ")));
 }
 
+// Whether there is something; the type `none` means that nobody can say.
+std::filesystem::file_status status_of(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::file_status status = std::filesystem::status(path, error);
+  if (status.type() != std::filesystem::file_type::none) return status;
+  throw DataError(path.string(), "cannot read it: " + error.message(),
+                  "check its permissions and those of its folders");
+}
+
 }  // namespace
 
 std::string data_dir() {
@@ -56,15 +65,20 @@ std::string data_dir() {
 std::string find_data_set(const std::string& name) {
   const DataSet& set = data_set(name);
   const std::string own = (std::filesystem::path(data_dir()) / name).string();
-  std::error_code ignored;
-  if (std::filesystem::is_directory(own, ignored)) return own;
+  if (std::filesystem::is_directory(status_of(own))) return own;
   std::string places = own;
   if (set.package_dir != nullptr) {
     const std::filesystem::path package_dir = set.package_dir;
-    if (std::filesystem::exists(package_dir / set.package_file, ignored)) return package_dir.string();
+    if (std::filesystem::exists(status_of(package_dir / set.package_file))) return package_dir.string();
     places += " or " + package_dir.string();
   }
   throw DataError(name, "not found in " + places, fmt::format("run scripts/get-data {}", set.arguments));
+}
+
+std::string file_in(const std::string& dir, const std::string& name, const std::string& remedy) {
+  const std::filesystem::path path = std::filesystem::path(dir) / name;
+  if (std::filesystem::exists(status_of(path))) return path.string();
+  throw DataError(dir, fmt::format("no file {} in it", name), remedy);
 }
 
 }  // namespace gpipe::data

@@ -16,6 +16,13 @@ std::string one_line(std::string text) {
 }  // namespace
 
 DataError::DataError(const std::string& file, const std::string& problem, const std::string& remedy)
-    : Error(one_line(file + ": " + problem + "; " + remedy)), file_(file) {}
+    : Error(one_line(file + ": " + problem + "; " + remedy)), file_(file), problem_(problem), remedy_(remedy) {}
+
+DataError DataError::with_remedy(const std::string& remedy) const {
+  const std::string generic = kFetchAgain;
+  const std::size_t at = remedy_.size() < generic.size() ? std::string::npos : remedy_.size() - generic.size();
+  if (at == std::string::npos || remedy_.compare(at, generic.size(), generic) != 0) return *this;
+  return DataError(file_, problem_, remedy_.substr(0, at) + remedy);
+}
 
 }  // namespace gpipe::data

@@ -7,6 +7,9 @@
 
 namespace gpipe::data {
 
+// The remedy where nobody knows yet which data set the file is of.
+constexpr const char* kFetchAgain = "fetch or copy it again";
+
 class DataError : public Error {
  public:
   // `file` may be a folder or the name of a data set. `problem` says what is wrong and where in the file; `remedy` is an
@@ -14,8 +17,23 @@ class DataError : public Error {
   DataError(const std::string& file, const std::string& problem, const std::string& remedy);
   const std::string& file() const { return file_; }
 
+  // The same with `remedy` in the place of kFetchAgain, at the end; another remedy stays.
+  DataError with_remedy(const std::string& remedy) const;
+
  private:
   std::string file_;
+  std::string problem_;
+  std::string remedy_;
 };
+
+// What `read` returns; its errors get the remedy.
+template <typename Read>
+auto read_with_remedy(const std::string& remedy, const Read& read) {
+  try {
+    return read();
+  } catch (const DataError& error) {
+    throw error.with_remedy(remedy);
+  }
+}
 
 }  // namespace gpipe::data

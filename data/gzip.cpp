@@ -18,7 +18,6 @@
 namespace gpipe::data {
 namespace {
 
-constexpr const char* kFetchAgain = "fetch or copy it again";
 constexpr std::size_t kChunkBytes = std::size_t{1} << 20;
 
 bool is_gzip(std::string_view bytes) { return bytes.size() >= 2 && bytes[0] == '\x1f' && bytes[1] == '\x8b'; }
@@ -30,7 +29,7 @@ bool is_named_gzip(const std::string& path) {
 
 [[noreturn]] void throw_too_large(const std::string& file, const char* how, std::int64_t max_bytes) {
   throw DataError(file, fmt::format("{} more than {} bytes", how, max_bytes),
-                  "is it the right file? if so, fetch it again");
+                  fmt::format("no file may be longer: check that it is the right one, or {}", kFetchAgain));
 }
 
 std::string read_raw(const std::string& path, std::int64_t max_bytes) {

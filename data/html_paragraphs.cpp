@@ -104,7 +104,7 @@ void on_characters(void* listener, const xmlChar* text, int size) {
 void check_text(std::string_view html, const std::string& file) {
   const std::size_t at = std::min(invalid_utf8(html), html.find('\0'));
   if (at != std::string_view::npos) {
-    throw DataError(file, fmt::format("not UTF-8 text at byte {}", at), "fetch or unpack it again");
+    throw DataError(file, fmt::format("not UTF-8 text at byte {}", at), kFetchAgain);
   }
   if (html.size() > static_cast<std::size_t>(std::numeric_limits<int>::max())) {
     throw DataError(file, "longer than 2 GiB", "is it a page of the help?");

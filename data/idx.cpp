@@ -8,7 +8,6 @@
 namespace gpipe::data {
 namespace {
 
-constexpr const char* kFetchAgain = "fetch or copy it again";
 constexpr std::uint8_t kUnsignedByte = 8;
 
 std::uint8_t byte_at(std::string_view bytes, std::size_t at) { return static_cast<std::uint8_t>(bytes[at]); }

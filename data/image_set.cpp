@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <utility>
 
+#include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/idx.h"
 #include "gpipe/error.h"
@@ -13,13 +14,13 @@
 namespace gpipe::data {
 namespace {
 
+constexpr const char* kGetFashion = "run scripts/get-data fashion-mnist";
+
 std::string fashion_mnist_file(const std::string& dir, const std::string& name) {
-  const std::filesystem::path plain = std::filesystem::path(dir) / name;
   std::error_code ignored;
-  for (const std::string& path : {plain.string() + ".gz", plain.string()}) {
-    if (std::filesystem::exists(path, ignored)) return path;
-  }
-  throw DataError(dir, fmt::format("no file {}.gz in it", name), "run scripts/get-data fashion-mnist");
+  const bool is_unpacked = std::filesystem::exists(std::filesystem::path(dir) / name, ignored) &&
+                           !std::filesystem::exists(std::filesystem::path(dir) / (name + ".gz"), ignored);
+  return file_in(dir, is_unpacked ? name : name + ".gz", kGetFashion);
 }
 
 }  // namespace
@@ -30,7 +31,7 @@ ImageSet read_idx_images(const std::string& images_path, const std::string& labe
   if (images.dims[0] != labels.dims[0]) {
     throw DataError(labels_path,
                     fmt::format("{} labels for the {} images of {}", labels.dims[0], images.dims[0], images_path),
-                    "fetch both files again");
+                    kFetchAgain);
   }
   const auto wrong = std::find_if(labels.values.begin(), labels.values.end(),
                                   [&](std::uint8_t label) { return label >= num_classes; });
@@ -38,7 +39,7 @@ ImageSet read_idx_images(const std::string& images_path, const std::string& labe
     throw DataError(labels_path,
                     fmt::format("label {} of image {} is out of range; expected 0 to {}", *wrong,
                                 wrong - labels.values.begin(), num_classes - 1),
-                    "fetch or copy it again");
+                    kFetchAgain);
   }
   ImageSet set;
   set.num = images.dims[0];
@@ -55,10 +56,11 @@ ImageSet read_fashion_mnist(const std::string& dir, Split split) {
   if (split == Split::kDev) throw InvalidArgument("Fashion-MNIST has no dev split; use train or test");
   const std::string prefix = split == Split::kTrain ? "train" : "t10k";
   const std::string images_path = fashion_mnist_file(dir, prefix + "-images-idx3-ubyte");
-  ImageSet set = read_idx_images(images_path, fashion_mnist_file(dir, prefix + "-labels-idx1-ubyte"), 10);
+  const std::string labels_path = fashion_mnist_file(dir, prefix + "-labels-idx1-ubyte");
+  ImageSet set = read_with_remedy(kGetFashion, [&] { return read_idx_images(images_path, labels_path, 10); });
   if (set.height != 28 || set.width != 28) {
     throw DataError(images_path, fmt::format("images of {} x {} pixels, expected 28 x 28", set.height, set.width),
-                    "run scripts/get-data fashion-mnist");
+                    kGetFashion);
   }
   return set;
 }

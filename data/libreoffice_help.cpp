@@ -5,12 +5,15 @@
 #include <algorithm>
 #include <cctype>
 #include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include "data/atomic_file.h"
+#include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/gzip.h"
 #include "data/html_paragraphs.h"
@@ -22,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr const char* kEnglish = "en-US";
+constexpr const char* kNearlyCatalan = "ca-valencia";  // most of its paragraphs are those of ca
 constexpr std::int64_t kMaxPageBytes = std::int64_t{1} << 24;
 constexpr std::uint64_t kDevPercent = 3;
 constexpr std::uint64_t kTestPercent = 5;
@@ -33,12 +37,28 @@ std::string lower_case(std::string text) {
 
 bool is_english(const std::string& language) { return lower_case(language.substr(0, 3)) == "en-"; }
 
+std::uint64_t hash_of(std::string_view text) {
+  std::uint64_t hash = 0;
+  for (const char character : text) hash = mixed_bits(hash ^ static_cast<unsigned char>(character)) + hash;
+  return mixed_bits(hash);
+}
+
 // The pages of one language: their names, sorted, and how many bytes they are together.
 struct Pages {
   fs::path dir;
   std::vector<std::string> names;
   std::uintmax_t num_bytes = 0;
 };
+
+// How to replace a damaged page; the folder is there, so scripts/get-data would leave it alone.
+std::string get_again(const std::string& language) {
+  return "run scripts/get-data --again libreoffice-help " + lower_case(language);
+}
+
+// What to do about a folder: without the right to read it, there is nothing to get.
+std::string remedy_for(const std::error_code& error, const std::string& command) {
+  return error == std::errc::permission_denied ? "check its permissions" : "run " + command;
+}
 
 Pages list_pages(const std::string& dir, const std::string& language) {
   Pages pages;
@@ -51,7 +71,7 @@ Pages list_pages(const std::string& dir, const std::string& language) {
     }
   } catch (const fs::filesystem_error& error) {
     throw DataError(pages.dir.string(), "cannot read it: " + error.code().message(),
-                    "run scripts/get-data libreoffice-help " + lower_case(language));
+                    remedy_for(error.code(), "scripts/get-data libreoffice-help " + lower_case(language)));
   }
   if (pages.names.empty()) {
     throw DataError(pages.dir.string(), "no pages (*.html) in it",
@@ -61,17 +81,15 @@ Pages list_pages(const std::string& dir, const std::string& language) {
   return pages;
 }
 
-std::vector<Paragraph> read_page(const Pages& pages, const std::string& name) {
-  const std::string path = (pages.dir / name).string();
-  return html_paragraphs(read_bytes(path, kMaxPageBytes), path);
-}
-
 // Reads every page once, in order.
 template <typename Take>
 void read_pages(const Pages& pages, const std::string& language, const HelpOptions& options, const Take& take) {
   HelpProgress progress{language, 0, static_cast<std::int64_t>(pages.names.size())};
   for (const std::string& name : pages.names) {
-    take(name, read_page(pages, name));
+    take(name, read_with_remedy(get_again(language), [&] {
+           const std::string path = (pages.dir / name).string();
+           return html_paragraphs(read_bytes(path, kMaxPageBytes), path);
+         }));
     ++progress.num_read;
     if (options.on_progress) options.on_progress(progress);
   }
@@ -187,21 +205,43 @@ class Builder {
         fmt::format("{}: {} pages, {} bytes; {}: {} pages, {} bytes", language, pages.names.size(), pages.num_bytes,
                     kEnglish, english_pages_.names.size(), english_pages_.num_bytes);
     const std::string path = (fs::path(options_.cache_dir) / (language + ".tsv")).string();
-    std::error_code ignored;
-    if (!options_.cache_dir.empty() && fs::exists(path, ignored)) {
-      const std::string text = read_bytes(path);
-      if (tsv_origin(text) == origin) return parse_tsv(text, path);
-    }
+    std::optional<ParallelCorpus> found = options_.cache_dir.empty() ? std::nullopt : kept(path, origin);
+    if (found) return std::move(*found);
     ParallelCorpus made = make(pages, language);
     if (made.num_pairs() == 0) {
-      throw DataError(pages.dir.string(), "no paragraph in it has its translation in en-US",
-                      "run scripts/get-data libreoffice-help " + lower_case(language));
+      throw DataError(pages.dir.string(), "no paragraph in it has its translation in en-US", get_again(language));
     }
-    if (!options_.cache_dir.empty()) write_atomically(path, to_tsv(made, origin));
+    if (!options_.cache_dir.empty()) keep(path, to_tsv(made, origin));
     return made;
   }
 
  private:
+  // What was made before of the same pages.
+  static std::optional<ParallelCorpus> kept(const std::string& path, const std::string& origin) {
+    std::error_code ignored;
+    if (!fs::exists(path, ignored)) return std::nullopt;
+    std::string text;
+    const bool is_file = fs::is_regular_file(path, ignored);
+    std::ifstream file;
+    if (is_file) file.open(path, std::ios::binary);
+    if (file.is_open()) text.assign(std::istreambuf_iterator<char>(file), {});
+    if (!file.is_open() || !is_tsv(text)) throw DataError(path, "is not gpipe's", "move it away");
+    if (tsv_origin(text) != origin) return std::nullopt;
+    try {
+      return parse_tsv(text, path);
+    } catch (const DataError&) {
+      return std::nullopt;  // cut off
+    }
+  }
+
+  static void keep(const std::string& path, const std::string& text) {
+    try {
+      write_atomically(path, text);
+    } catch (const DataError&) {
+      // Then they are made again the next time.
+    }
+  }
+
   ParallelCorpus make(const Pages& pages, const std::string& language) {
     if (english_.empty()) {
       read_pages(english_pages_, kEnglish, options_, [&](const std::string& name, std::vector<Paragraph> page) {
@@ -231,16 +271,25 @@ std::vector<std::string> help_languages(const std::string& dir) {
         languages.push_back(name);
     }
   } catch (const fs::filesystem_error& error) {
-    throw DataError(dir, "cannot read it: " + error.code().message(), "run scripts/get-data libreoffice-help");
+    throw DataError(dir, "cannot read it: " + error.code().message(),
+                    remedy_for(error.code(), "scripts/get-data libreoffice-help de"));
   }
   std::sort(languages.begin(), languages.end());
   return languages;
 }
 
+std::string help_cache_dir(const std::string& dir) {
+  std::error_code ignored;
+  try {
+    const fs::path folder = fs::path(data_dir()) / "libreoffice-help-pairs";
+    return (folder / fmt::format("{:016x}", hash_of(fs::weakly_canonical(dir, ignored).string()))).string();
+  } catch (const DataError&) {
+    return "";
+  }
+}
+
 Split help_split(std::string_view page) {
-  std::uint64_t hash = 0;
-  for (const char character : page) hash = mixed_bits(hash ^ static_cast<unsigned char>(character)) + hash;
-  const std::uint64_t percent = mixed_bits(hash) % 100;
+  const std::uint64_t percent = hash_of(page) % 100;
   return percent < kDevPercent ? Split::kDev : percent < kDevPercent + kTestPercent ? Split::kTest : Split::kTrain;
 }
 
@@ -251,7 +300,10 @@ ParallelCorpus read_libreoffice_help(const std::string& dir, const HelpOptions& 
     std::string folder = folder_of(dir, language, known);
     if (std::find(folders.begin(), folders.end(), folder) == folders.end()) folders.push_back(std::move(folder));
   }
-  if (options.languages.empty()) folders = known;
+  if (options.languages.empty()) {
+    std::copy_if(known.begin(), known.end(), std::back_inserter(folders),
+                 [](const std::string& folder) { return folder != kNearlyCatalan; });
+  }
   if (folders.empty()) throw DataError(dir, "no language in it", "run scripts/get-data libreoffice-help de");
   Builder builder(dir, options);
   ParallelCorpus corpus;

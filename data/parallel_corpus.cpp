@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <optional>
 
@@ -12,6 +13,7 @@ namespace gpipe::data {
 namespace {
 
 constexpr std::string_view kTitle = "# gpipe parallel corpus 1\t";
+constexpr std::string_view kTitleOfAnyVersion = kTitle.substr(0, kTitle.size() - 2);
 
 // The text up to `mark`, which is taken off together with it; nothing if there is no mark.
 std::optional<std::string_view> take_until(std::string_view& text, char mark) {
@@ -59,6 +61,11 @@ std::string to_tsv(const ParallelCorpus& corpus, std::string_view origin) {
     }
   }
   return text;
+}
+
+bool is_tsv(std::string_view text) {
+  const std::size_t size = std::min(text.size(), kTitleOfAnyVersion.size());
+  return text.substr(0, size) == kTitleOfAnyVersion.substr(0, size);
 }
 
 std::string tsv_origin(std::string_view text) {

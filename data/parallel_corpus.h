@@ -35,6 +35,9 @@ std::string to_tsv(const ParallelCorpus& corpus, std::string_view origin);
 // Throws DataError, with `file` in its message, on anything that is not such a text.
 ParallelCorpus parse_tsv(std::string_view text, const std::string& file);
 
+// Whether it begins like such a text, of any version, as far as it goes: a file that was cut off does.
+bool is_tsv(std::string_view text);
+
 // The origin of such a text; empty if it does not start like one.
 std::string tsv_origin(std::string_view text);
 

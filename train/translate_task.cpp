@@ -33,6 +33,18 @@ std::vector<SentencePair> first_of_each(const std::vector<SentencePair>& pairs, 
   return kept;
 }
 
+// All three are needed, and it is better said before the training than after it.
+void check_splits(const data::ParallelCorpus& corpus, const std::string& dir) {
+  std::vector<const char*> missing;
+  for (const data::Split split : {data::Split::kTrain, data::Split::kDev, data::Split::kTest}) {
+    if (corpus.split(split).empty()) missing.push_back(to_string(split));
+  }
+  if (missing.empty()) return;
+  throw data::DataError(dir,
+                        fmt::format("none of its {} pairs is for {}", corpus.num_pairs(), fmt::join(missing, " or ")),
+                        "get whole languages, of which some pages are for each: scripts/get-data libreoffice-help de");
+}
+
 Vocabulary train_vocabulary(const std::vector<SentencePair>& pairs, std::int64_t size) {
   std::size_t next = 0;
   data::VocabularyOptions options;
@@ -63,8 +75,9 @@ TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<
   data::HelpOptions help;
   help.languages = options_.languages;
   const std::string dir = options_.data_dir.empty() ? data::find_data_set("libreoffice-help") : options_.data_dir;
-  help.cache_dir = dir + "/pairs";
+  help.cache_dir = data::help_cache_dir(dir);
   const data::ParallelCorpus corpus = data::read_libreoffice_help(dir, help);
+  check_splits(corpus, dir);
   const std::vector<SentencePair> training = first_of_each(corpus.train, options_.num_training);
   if (!vocabulary_) vocabulary_ = train_vocabulary(training, options_.vocabulary_size);
   std::set<std::string> languages;

@@ -15,6 +15,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 // Sets an environment variable, or unsets it, until the end of the test.
 class Variable {
@@ -66,6 +67,33 @@ TEST(DataDir, SaysHowToGetAMissingDataSet) {
       refusal([] { find_data_set("cifar10"); }),
       AllOf(HasSubstr("cifar10: not found in " + folder.path("cifar10")), EndsWith("run scripts/get-data cifar10")));
   EXPECT_THAT(refusal([] { find_data_set("kjv"); }), EndsWith("scripts/get-data kjv"));
+}
+
+// As in a folder that must not be read, but for root, too: a link to itself.
+TEST(DataDir, SaysWhyItCannotBeRead) {
+  const Folder folder;
+  const Variable own("GPIPE_DATA_DIR", folder.path());
+  std::filesystem::create_symlink("kjv", folder.path("kjv"));
+  EXPECT_THAT(refusal([] { find_data_set("kjv"); }),
+              AllOf(StartsWith(folder.path("kjv") + ": cannot read it: "),
+                    EndsWith("; check its permissions and those of its folders")));
+  EXPECT_THAT(refusal([&] { file_in(folder.path(), "kjv", "get it"); }), HasSubstr("cannot read it"));
+}
+
+TEST(DataDir, SaysWhichFileIsMissing) {
+  const Folder folder;
+  EXPECT_EQ(file_in(folder.path(), folder.write("here", "x").substr(folder.path().size() + 1), "get it"),
+            folder.path("here"));
+  EXPECT_EQ(refusal([&] { file_in(folder.path(), "gone", "get it"); }), folder.path() + ": no file gone in it; get it");
+}
+
+TEST(DataError, TakesTheRemedyOfWhoKnowsTheDataSet) {
+  const auto message = [](const std::string& remedy) {
+    return refusal([&] { read_with_remedy("get it", [&]() -> int { throw DataError("file", "bad", remedy); }); });
+  };
+  EXPECT_EQ(message(kFetchAgain), "file: bad; get it");
+  EXPECT_EQ(message(std::string("look at it, or ") + kFetchAgain), "file: bad; look at it, or get it");
+  EXPECT_EQ(message("check it"), "file: bad; check it");
 }
 
 TEST(DataDir, KnowsItsDataSets) {

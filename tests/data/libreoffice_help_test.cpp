@@ -2,7 +2,9 @@
 #include "data/libreoffice_help.h"
 
 #include <gmock/gmock.h>
+#include <stdlib.h>
 
+#include <cstdlib>
 #include <set>
 
 #include "tests/data/files.h"
@@ -15,6 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::StartsWith;
 
 // A page's name that is in the split.
 std::string page_of(Split split, int which = 0) {
@@ -127,6 +130,15 @@ TEST(LibreofficeHelp, LanguagesAreFoldersThatAreNoLinksAndNotEnglish) {
   EXPECT_THAT(refusal([&] { read(folder, {"en-GB"}); }), HasSubstr("'en-GB' is English already"));
 }
 
+TEST(LibreofficeHelp, LeavesOutValencianUnlessItIsNamed) {
+  const Folder folder;
+  for (const char* language : {"en-US", "ca", "ca-valencia"}) {
+    write_page(folder, language, page_of(Split::kTrain), std::string("<p id=a>in ") + language + "</p>");
+  }
+  EXPECT_THAT(shown(read(folder).train), ElementsAre("ca: in ca = in en-US"));
+  EXPECT_THAT(shown(read(folder, {"ca-valencia"}).train), ElementsAre("ca-valencia: in ca-valencia = in en-US"));
+}
+
 TEST(LibreofficeHelp, SaysHowToGetWhatIsMissing) {
   const Folder folder;
   EXPECT_THAT(refusal([&] { read(folder); }), HasSubstr("no language in it; run scripts/get-data libreoffice-help"));
@@ -142,7 +154,8 @@ TEST(LibreofficeHelp, SaysHowToGetWhatIsMissing) {
   std::filesystem::create_directories(folder.path("it/text"));
   EXPECT_THAT(refusal([&] { read(folder, {"it"}); }), HasSubstr("no pages (*.html) in it"));
   write_page(folder, "fr", page, "\xff");
-  EXPECT_THAT(refusal([&] { read(folder, {"fr"}); }), HasSubstr("not UTF-8"));
+  EXPECT_THAT(refusal([&] { read(folder, {"fr"}); }),
+              AllOf(HasSubstr("not UTF-8"), EndsWith("; run scripts/get-data --again libreoffice-help fr")));
 }
 
 class CachedHelp : public ::testing::Test {
@@ -179,13 +192,43 @@ TEST_F(CachedHelp, IsMadeAgainWhenThePagesAreOthers) {
   EXPECT_EQ(num_read_, 4);
 }
 
-TEST_F(CachedHelp, SaysThatABrokenFileIsToBeDeleted) {
+TEST_F(CachedHelp, IsMadeAgainWhenItIsCutOff) {
   train();
   const std::string text = cache_.read("below/de.tsv");
-  cache_.write("below/de.tsv", text.substr(0, text.size() - 1));
-  EXPECT_THAT(refusal([&] { train(); }), AllOf(HasSubstr("de.tsv: line 2: cut off"), HasSubstr("delete it")));
-  cache_.write("below/de.tsv", "another format\n");
+  for (const std::size_t size : {std::size_t{0}, std::size_t{5}, text.find('\n') + 1, text.size() - 1}) {
+    cache_.write("below/de.tsv", text.substr(0, size));
+    EXPECT_THAT(train(), ElementsAre("de: Eins zwei drei = One two three")) << size;
+    EXPECT_EQ(cache_.read("below/de.tsv"), text) << size;
+  }
+}
+
+TEST_F(CachedHelp, LeavesTheFilesOfOthersAlone) {
+  for (const std::string text : {"my own notes\n", "#\n", "# gpipe parallel worlds 1\t"}) {
+    cache_.write("below/de.tsv", text);
+    EXPECT_THAT(refusal([&] { train(); }), EndsWith("de.tsv: is not gpipe's; move it away"));
+    EXPECT_EQ(cache_.read("below/de.tsv"), text);
+  }
+  std::filesystem::remove(cache_.path("below/de.tsv"));
+  std::filesystem::create_directory(cache_.path("below/de.tsv"));
+  EXPECT_THAT(refusal([&] { train(); }), EndsWith("is not gpipe's; move it away"));
+}
+
+TEST_F(CachedHelp, NeedNotBeWritable) {
+  options_.cache_dir = cache_.write("file", "no folder") + "/below";
   EXPECT_THAT(train(), ElementsAre("de: Eins zwei drei = One two three"));
+  EXPECT_EQ(cache_.read("file"), "no folder");
+}
+
+TEST(HelpCacheDir, IsInTheDataFolderAndOneForEachHelp) {
+  const Folder data;
+  const char* old = std::getenv("GPIPE_DATA_DIR");
+  const std::string before = old == nullptr ? "" : old;
+  setenv("GPIPE_DATA_DIR", data.path().c_str(), 1);
+  const std::string one = help_cache_dir(data.path("one"));
+  EXPECT_THAT(one, StartsWith(data.path("libreoffice-help-pairs/")));
+  EXPECT_EQ(help_cache_dir(data.path("two/../one")), one);
+  EXPECT_NE(help_cache_dir(data.path("two")), one);
+  setenv("GPIPE_DATA_DIR", before.c_str(), 1);
 }
 
 }  // namespace

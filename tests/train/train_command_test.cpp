@@ -258,10 +258,10 @@ TEST(TrainLm, ATextIsLearntAndContinued) {
 }
 
 // Pages whose split is decided by their names: with some dozens there are some of each.
-void write_help(const TemporaryFolder& folder) {
+void write_help(const TemporaryFolder& folder, int num_pages = 80) {
   const std::vector<std::pair<std::string, std::string>> words = {
       {"Datei", "file"}, {"Tabelle", "table"}, {"Bild", "image"}, {"Seite", "page"}, {"Zeile", "line"}};
-  for (int page = 0; page < 80; ++page) {
+  for (int page = 0; page < num_pages; ++page) {
     std::string german;
     std::string english;
     for (std::size_t word = 0; word < words.size(); ++word) {
@@ -277,6 +277,9 @@ void write_help(const TemporaryFolder& folder) {
     }
   }
 }
+
+// So that nothing is kept in the user's own data folder.
+Arguments data_in(const TemporaryFolder& folder) { return {"GPIPE_DATA_DIR=" + folder.path("data")}; }
 
 TEST(TrainTranslate, BleuAndTranslationsAreTheSameForEveryNumberOfStages) {
   const TemporaryFolder folder;
@@ -307,17 +310,30 @@ TEST(TrainTranslate, BleuAndTranslationsAreTheSameForEveryNumberOfStages) {
                                        "--warmup",
                                        "10",
                                        "--save",
-                                       weights});
+                                       weights},
+                                      "", data_in(folder));
     ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
     EXPECT_THAT(value_of(outcome.out, "bleu_de"), HasSubstr("sentences"));
     if (bleu.empty()) bleu = value_of(outcome.out, "bleu_de");
     EXPECT_EQ(value_of(outcome.out, "bleu_de"), bleu);
   }
   EXPECT_TRUE(read_file(folder.path("t1.safetensors")) == read_file(folder.path("t2.safetensors")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("data/libreoffice-help-pairs")));
   const Outcome outcome = run_gpipe({"translate", "--weights", folder.path("t1.safetensors")},
                                     "Die Datei 3 ist offen.\n\nDie Seite 2 ist offen.\n");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(std::count(outcome.out.begin(), outcome.out.end(), '\n'), 3);
+}
+
+TEST(TrainTranslate, ACorpusWithoutTestPairsIsRefusedBeforeTheTraining) {
+  const TemporaryFolder folder;
+  write_help(folder, 5);
+  const Outcome outcome = run_gpipe({"train", "translate", "--data-dir", folder.path("")}, "", data_in(folder));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.out, IsEmpty());
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("none of its 25 pairs is for test; get whole languages"),
+                                 HasSubstr("scripts/get-data libreoffice-help de")));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1);
 }
 
 TEST(TrainHelp, EveryCommandExplainsItself) {
