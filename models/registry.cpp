@@ -46,6 +46,12 @@ LayerChain make_resnet_cifar(const Sizes& sizes, const ImageModelOptions& option
                           .deferred_batch_norm(options.deferred_batch_norm()));
 }
 
+// Under the name that public weights go by.
+template <int depth>
+LayerChain make_known_resnet_cifar(const Sizes& /*sizes*/, const ImageModelOptions& options) {
+  return make_resnet_cifar({depth}, options);
+}
+
 const std::vector<Entry>& entries() {
   static const auto* all = new std::vector<Entry>{
       {{Task::kImage, "amoebanet-d:L,D[,STRIDE[,REDUCTIONS]]",
@@ -57,7 +63,15 @@ const std::vector<Entry>& entries() {
       {{Task::kImage, "resnet18", "ResNet-18 as for ImageNet"}, "resnet18", 0, 0, make_resnet<18>},
       {{Task::kImage, "resnet50", "ResNet-50"}, "resnet50", 0, 0, make_resnet<50>},
       {{Task::kImage, "resnet101", "ResNet-101"}, "resnet101", 0, 0, make_resnet<101>},
-      {{Task::kImage, "resnet-cifar:DEPTH", "the ResNet for 32 x 32 images, of depth 20, 32, 44 or 56"},
+      {{Task::kImage, "resnet20", "the ResNet for 32 x 32 images, of depth 20"},
+       "resnet20",
+       0,
+       0,
+       make_known_resnet_cifar<20>},
+      {{Task::kImage, "resnet32", "of depth 32"}, "resnet32", 0, 0, make_known_resnet_cifar<32>},
+      {{Task::kImage, "resnet44", "of depth 44"}, "resnet44", 0, 0, make_known_resnet_cifar<44>},
+      {{Task::kImage, "resnet56", "of depth 56"}, "resnet56", 0, 0, make_known_resnet_cifar<56>},
+      {{Task::kImage, "resnet-cifar:DEPTH", "the ResNet for 32 x 32 images, of depth 8, 14, 20 and so on"},
        "resnet-cifar",
        1,
        1,

@@ -1,4 +1,4 @@
-// The models by name, for the command line: "amoebanet-d:18,208", "resnet-cifar:20", "t:6,2048,8,512".
+// The models by name, for the command line: "amoebanet-d:18,208", "resnet20", "t:6,2048,8,512".
 #pragma once
 
 #include <torch/arg.h>

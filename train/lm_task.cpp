@@ -17,13 +17,17 @@ namespace {
 
 constexpr std::int64_t kNoPadding = -100;
 
-std::vector<std::string> text_files(const LmTaskOptions& options) {
-  if (!options.text_files.empty()) return options.text_files;
-  const std::string dir = data::find_data_set(options.data);
-  if (options.data == "kjv") return {dir + "/kjv.txt"};
-  if (options.data == "gcide") return {dir + "/gcide.dict.dz"};
-  throw InvalidArgument(
-      fmt::format("\"{}\" is not a text; there are kjv and gcide, or --text with your own file", options.data));
+data::TextCorpus read_corpus(const LmTaskOptions& options) {
+  if (!options.text_files.empty()) return data::read_text(options.text_files);
+  if (options.data != "kjv" && options.data != "gcide") {
+    throw InvalidArgument(
+        fmt::format("\"{}\" is not a text; there are kjv and gcide, or --text with your own file", options.data));
+  }
+  const std::string dir = options.data_dir.empty() ? data::find_data_set(options.data) : options.data_dir;
+  return data::read_with_remedy("run scripts/get-data " + options.data, [&] {
+    const char* name = options.data == "kjv" ? "kjv.txt" : "gcide.dict.dz";
+    return data::read_text({data::file_in(dir, name, data::kFetchAgain)});
+  });
 }
 
 data::Vocabulary train_vocabulary(const std::vector<std::string>& lines, const LmTaskOptions& options) {
@@ -54,7 +58,7 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
 
 LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test)
     : options_(options), vocabulary_(std::move(vocabulary)) {
-  const data::TextCorpus corpus = data::read_text(text_files(options_));
+  const data::TextCorpus corpus = read_corpus(options_);
   if (!vocabulary_) vocabulary_ = train_vocabulary(corpus.train, options_);
   dev_ = to_rows(encode(corpus.dev, *vocabulary_), options_.sequence_length);
   if (only_test) return;

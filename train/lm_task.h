@@ -15,6 +15,7 @@ namespace gpipe::train {
 struct LmTaskOptions {
   std::string model = "transformer-lm:4,256,1024,4";
   std::string data = "kjv";             // or "gcide"
+  std::string data_dir;                 // empty: where scripts/get-data puts it
   std::vector<std::string> text_files;  // instead: your own, plain or gzip
   std::int64_t vocabulary_size = 4000;
   std::int64_t sequence_length = 128;

@@ -15,6 +15,7 @@
 #include "train/capacity_command.h"
 #include "train/config_file.h"
 #include "train/profile_command.h"
+#include "train/eval_command.h"
 #include "train/train_command.h"
 #include "train/use_commands.h"
 

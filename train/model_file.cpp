@@ -7,10 +7,13 @@
 #include <charconv>
 #include <cstring>
 
+#include "train/run_options.h"
+
 namespace gpipe::train {
 namespace {
 
 constexpr const char* kVocabulary = "gpipe.vocabulary";
+constexpr const char* kRemedy = "name a file that gpipe train --save has written";
 
 }  // namespace
 
@@ -23,32 +26,49 @@ std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& voc
 
 ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_safetensors(path)) {}
 
-const std::string& ModelFile::text(const std::string& key) const {
+const std::string* ModelFile::find(const std::string& key) const {
   const auto found = content_.metadata.find(key);
-  if (found == content_.metadata.end()) {
-    throw CheckpointError(fmt::format("{} does not say its {}; was it written by gpipe train --save?", path_, key));
-  }
-  return found->second;
+  return found == content_.metadata.end() ? nullptr : &found->second;
 }
 
-std::int64_t ModelFile::number(const std::string& key) const {
+const std::string& ModelFile::text(const std::string& key) const {
+  if (const std::string* found = find(key)) return *found;
+  throw CheckpointError(fmt::format("{} does not say its {}; {}", path_, key, kRemedy));
+}
+
+std::int64_t ModelFile::number(const std::string& key, std::int64_t least, std::int64_t greatest) const {
   const std::string& word = text(key);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < 0) {
-    throw CheckpointError(fmt::format("{}: its {} is \"{}\", not a number", path_, key, word));
+  if (error != std::errc() || end != word.data() + word.size() || value < least || value > greatest) {
+    throw CheckpointError(fmt::format("{}: its {} is \"{}\", not a number from {} to {}; {}", path_, key, word, least,
+                                      greatest, kRemedy));
   }
   return value;
+}
+
+double ModelFile::real(const std::string& key) const {
+  try {
+    return parse_number(text(key));
+  } catch (const InvalidArgument& error) {
+    throw CheckpointError(fmt::format("{}: its {}: {}; {}", path_, key, error.what(), kRemedy));
+  }
 }
 
 data::Vocabulary ModelFile::vocabulary() const {
   const auto found = std::find_if(content_.tensors.begin(), content_.tensors.end(),
                                   [](const auto& item) { return item.first == kVocabulary; });
   if (found == content_.tensors.end() || found->second.scalar_type() != at::kByte) {
-    throw CheckpointError(fmt::format("{} has no vocabulary; was it written by gpipe train --save?", path_));
+    throw CheckpointError(fmt::format("{} has no vocabulary; {}", path_, kRemedy));
   }
   return data::Vocabulary::from_bytes(
       std::string(static_cast<const char*>(found->second.data_ptr()), found->second.nbytes()), path_);
+}
+
+void ModelFile::require_task(const std::string& task, const std::string& command) const {
+  if (text("gpipe.task") == task) return;
+  throw CheckpointError(fmt::format("{} was trained by 'gpipe train {}', but 'gpipe {}' needs one of 'gpipe train {}'",
+                                    path_, text("gpipe.task"), command, task));
 }
 
 }  // namespace gpipe::train

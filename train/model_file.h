@@ -12,6 +12,9 @@
 
 namespace gpipe::train {
 
+// The longest sequence that a file may speak of.
+constexpr std::int64_t kMaxLength = 1'000'000;
+
 // A vocabulary in the form of a tensor, so that the file is all one needs.
 std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& vocabulary);
 
@@ -23,11 +26,17 @@ class ModelFile {
   const std::string& path() const { return path_; }
   const Safetensors& content() const { return content_; }
 
-  // What the file says about itself. Throws CheckpointError if it does not.
+  // What the file says about itself; nullptr if it does not, as files of other programs.
+  const std::string* find(const std::string& key) const;
+  // The same; throws CheckpointError if it does not.
   const std::string& text(const std::string& key) const;
-  std::int64_t number(const std::string& key) const;
+  // A whole number from `least` to `greatest`; a number, 0 or more. Throw CheckpointError for anything else.
+  std::int64_t number(const std::string& key, std::int64_t least, std::int64_t greatest) const;
+  double real(const std::string& key) const;
   // Throws CheckpointError if it has none.
   data::Vocabulary vocabulary() const;
+  // Throws CheckpointError if it was trained for another task than `command` can use.
+  void require_task(const std::string& task, const std::string& command) const;
 
  private:
   std::string path_;

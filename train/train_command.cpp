@@ -121,6 +121,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("MODEL", "--model", task.model, parse_path,
             fmt::format("{} [{}]", usages(models::Task::kLanguage), task.model));
   group.add("NAME", "--data", task.data, parse_path, "kjv or gcide [kjv]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]");
   group.add("FILE,...", "--text", task.text_files, parse_words, "Your own text instead, plain or gzip");
   group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
             fmt::format("Sub-words [{}]", task.vocabulary_size));

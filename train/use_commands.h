@@ -1,4 +1,4 @@
-// `gpipe eval`, `gpipe translate` and `gpipe generate`: a trained model at work.
+// `gpipe translate` and `gpipe generate`: a trained model at work.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -7,7 +7,6 @@
 
 namespace gpipe::train {
 
-void add_eval_command(CLI::App& app, cli::Run& chosen);
 void add_translate_command(CLI::App& app, cli::Run& chosen);
 void add_generate_command(CLI::App& app, cli::Run& chosen);
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+
 namespace gpipe::test {
 namespace {
 
@@ -35,6 +38,12 @@ TEST(ModelRegistry, MakesImageModelsOfTheGivenSizes) {
   EXPECT_EQ(make_image_model("amoebanet-d:3,32,1,0", ImageModelOptions().in_channels(1)).size(), 7);
 }
 
+TEST(ModelRegistry, KnowsTheCifarResNetsByTheNamesOfTheirWeights) {
+  const std::map<std::string, std::int64_t> counts = {
+      {"resnet20", 269'722}, {"resnet32", 464'154}, {"resnet44", 658'586}, {"resnet56", 853'018}};
+  for (const auto& [name, count] : counts) EXPECT_EQ(num_parameters(make_image_model(name)), count) << name;
+}
+
 TEST(ModelRegistry, MakesOptionsOfTransformers) {
   const auto lm = language_model_options("transformer-lm:3,2048,8192,32", 32000);
   EXPECT_EQ(num_parameters(models::transformer_lm(lm)), 282'182'912);
@@ -50,7 +59,7 @@ TEST(ModelRegistry, MakesOptionsOfTransformers) {
 TEST(ModelRegistry, AnUnknownNameIsAnsweredWithThoseOfTheTask) {
   EXPECT_EQ(image_error("resnet19"),
             "there is no model \"resnet19\" for this task; there are amoebanet-d:L,D[,STRIDE[,REDUCTIONS]], resnet18, "
-            "resnet50, resnet101, resnet-cifar:DEPTH");
+            "resnet50, resnet101, resnet20, resnet32, resnet44, resnet56, resnet-cifar:DEPTH");
   EXPECT_THAT(image_error("t:1,2,3"), HasSubstr("no model \"t\" for this task"));
   EXPECT_THAT(message([] { language_model_options("resnet18", 10); }), HasSubstr("transformer-lm:L,WIDTH,FFN,HEADS"));
 }
@@ -70,7 +79,7 @@ TEST(ModelRegistry, SizesTheModelRefusesSayWhy) {
 }
 
 TEST(ModelRegistry, ListsEveryModel) {
-  EXPECT_EQ(models::model_names().size(), 7);
+  EXPECT_EQ(models::model_names().size(), 11);
   for (const models::ModelName& name : models::model_names()) EXPECT_FALSE(name.description.empty()) << name.usage;
 }
 

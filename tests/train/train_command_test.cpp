@@ -83,6 +83,42 @@ std::vector<float> weights_in(const std::string& path) {
   return values;
 }
 
+// How another program would write weights: with its own metadata or none, a prefix, without the counters of batch norms.
+struct Foreign {
+  nlohmann::json metadata = nullptr;
+  std::string prefix;
+  bool has_counters = true;
+  float head_scale = 1;  // of linear.weight, so that the last bits of the scores can be seen
+};
+
+std::string written_as(const Foreign& foreign, const std::string& bytes) {
+  std::uint64_t length = 0;
+  std::memcpy(&length, bytes.data(), sizeof length);
+  nlohmann::json header = nlohmann::json::object();
+  if (!foreign.metadata.is_null()) header["__metadata__"] = foreign.metadata;
+  std::string data;
+  const auto old_header = nlohmann::json::parse(bytes.substr(8, length));
+  for (const auto& [name, entry] : old_header.items()) {
+    if (name == "__metadata__") continue;
+    if (!foreign.has_counters && name.find("num_batches_tracked") != std::string::npos) continue;
+    const auto begin = entry.at("data_offsets")[0].get<std::size_t>();
+    std::string values = bytes.substr(8 + length + begin, entry.at("data_offsets")[1].get<std::size_t>() - begin);
+    if (name == "linear.weight") {
+      std::vector<float> weights(values.size() / sizeof(float));
+      std::memcpy(weights.data(), values.data(), values.size());
+      for (float& weight : weights) weight *= foreign.head_scale;
+      std::memcpy(values.data(), weights.data(), values.size());
+    }
+    header[foreign.prefix + name] = {{"dtype", entry.at("dtype")},
+                                     {"shape", entry.at("shape")},
+                                     {"data_offsets", {data.size(), data.size() + values.size()}}};
+    data += values;
+  }
+  const std::string text = header.dump();
+  length = text.size();
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + text + data;
+}
+
 std::string value_of(const std::string& out, const std::string& name) {
   std::istringstream lines(out);
   for (std::string line; std::getline(lines, line);) {
@@ -112,6 +148,91 @@ TEST_F(TrainImage, TheWeightsAndTheAccuracyAreTheSameForEveryNumberOfStages) {
       run_gpipe({"eval", "--weights", folder_.path("k1.safetensors"), "--data-dir", folder_.path("")});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(value_of(outcome.out, "test_accuracy"), accuracy);
+}
+
+class EvalImage : public TrainImage {
+ protected:
+  void SetUp() override {
+    const Outcome outcome = train({"--steps", "2", "--save", folder_.path("own.safetensors")});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    own_ = read_file(folder_.path("own.safetensors"));
+    accuracy_ = value_of(outcome.out, "test_accuracy");
+  }
+
+  std::string write(const Foreign& foreign) const {
+    return folder_.write("foreign.safetensors", written_as(foreign, own_));
+  }
+  Outcome eval(const Arguments& more) const {
+    Arguments arguments = {"eval", "image", "--data-dir", folder_.path("")};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments);
+  }
+
+  std::string own_;
+  std::string accuracy_;
+};
+
+TEST_F(EvalImage, ReadsTheWeightsOfOtherPrograms) {
+  const nlohmann::json format = {{"format", "pt"}};
+  for (const Foreign& foreign : {Foreign{}, Foreign{format, "", true, 1}, Foreign{format, "", false, 1},
+                                 Foreign{nullptr, "module.", false, 1}}) {
+    const Outcome outcome = eval({"--model", "resnet20", "--data", "fashion-mnist", "--weights", write(foreign)});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(value_of(outcome.out, "test_accuracy"), accuracy_);
+  }
+}
+
+TEST_F(EvalImage, PrintsTheSameBitsForEveryNumberOfStages) {
+  const std::string file = write({nullptr, "", true, 1e7F});
+  std::string printed;
+  for (const char* stages : {"1", "2", "4"}) {
+    const Outcome outcome =
+        eval({"--model", "resnet20", "--data", "fashion-mnist", "--weights", file, "--stages", stages});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+    if (printed.empty()) printed = outcome.out;
+    EXPECT_EQ(outcome.out, printed) << stages << " stages";
+  }
+  EXPECT_GT(std::stod(value_of(printed, "test_loss")), 1e4);
+}
+
+TEST_F(EvalImage, SaysWhatAFileDoesNotSay) {
+  const std::string file = write({});
+  const Outcome nothing = run_gpipe({"eval", "--weights", file});
+  EXPECT_EQ(nothing.exit_code, 2);
+  EXPECT_THAT(nothing.err, HasSubstr("gpipe eval image --model"));
+  const Outcome both = eval({"--weights", file});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, AllOf(HasSubstr("model, nor its data"), HasSubstr("add --model NAME --data NAME")));
+  const Outcome one = eval({"--model", "resnet20", "--weights", file});
+  EXPECT_EQ(one.exit_code, 2);
+  EXPECT_THAT(one.err, AllOf(HasSubstr("add --data NAME"), Not(HasSubstr("--model"))));
+  const Outcome none = eval({});
+  EXPECT_EQ(none.exit_code, 2);
+  EXPECT_THAT(none.err, HasSubstr("add --weights FILE"));
+}
+
+TEST_F(EvalImage, TheCommandLineWinsOverTheFile) {
+  const Outcome outcome = eval({"--model", "resnet32", "--weights", folder_.path("own.safetensors")});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("another model"));
+}
+
+TEST_F(EvalImage, RefusesWhatItHasNoUseFor) {
+  const std::string file = folder_.path("own.safetensors");
+  for (const Arguments& unused :
+       {Arguments{"--beam", "2"}, {"--test-samples", "3"}, {"--text", folder_.path("t10k-labels-idx1-ubyte")}}) {
+    for (const Arguments& command : {Arguments{"eval"}, {"eval", "image"}}) {
+      Arguments arguments = command;
+      arguments.insert(arguments.end(), {"--weights", file, "--data-dir", folder_.path("")});
+      arguments.insert(arguments.end(), unused.begin(), unused.end());
+      const Outcome outcome = run_gpipe(arguments);
+      EXPECT_EQ(outcome.exit_code, 2) << unused.front();
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr(unused.front()), HasSubstr("gpipe eval image --help")));
+    }
+  }
+  const Outcome wrong = run_gpipe({"eval", "lm", "--weights", file});
+  EXPECT_EQ(wrong.exit_code, 1);
+  EXPECT_THAT(wrong.err, AllOf(HasSubstr("'gpipe train image'"), HasSubstr("'gpipe eval lm'")));
 }
 
 TEST_F(TrainImage, WritesMetricsTraceAndEventFiles) {
@@ -257,6 +378,68 @@ TEST(TrainLm, ATextIsLearntAndContinued) {
   EXPECT_THAT(wrong.err, HasSubstr("gpipe train translate"));
 }
 
+// The file with other metadata, which are texts: of the same length, so that nothing else moves.
+std::string with_metadata(std::string bytes, const std::string& old_text, const std::string& new_text) {
+  EXPECT_EQ(old_text.size(), new_text.size());
+  const std::size_t at = bytes.find(old_text);
+  EXPECT_NE(at, std::string::npos) << old_text;
+  return at == std::string::npos ? bytes : bytes.replace(at, old_text.size(), new_text);
+}
+
+TEST(TrainLm, TheDataMayBeInAnotherFolder) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int line = 0; line < 200; ++line) text += "in the beginning was the word and the word was short\n";
+  folder.write("kjv.txt", text);
+  const std::string weights = folder.path("lm.safetensors");
+  const Arguments nowhere = {"GPIPE_DATA_DIR=" + folder.path("none")};
+  const Arguments there = {"--data-dir", folder.path("")};
+  const auto run = [&](Arguments arguments, const Arguments& more) {
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments, "", nowhere);
+  };
+  const Arguments train = {"train",
+                           "lm",
+                           "--model",
+                           "transformer-lm:1,16,16,2",
+                           "--sequence-length",
+                           "8",
+                           "--vocabulary",
+                           "275",
+                           "--batch-size",
+                           "8",
+                           "--stages",
+                           "1",
+                           "--steps",
+                           "2",
+                           "--save",
+                           weights};
+  const Outcome trained = run(train, there);
+  ASSERT_EQ(trained.exit_code, 0) << trained.err;
+  for (const Arguments& command : {Arguments{"eval", "--weights", weights}, {"eval", "lm", "--weights", weights}}) {
+    const Outcome outcome = run(command, there);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_EQ(value_of(outcome.out, "dev_perplexity"), value_of(trained.out, "dev_perplexity"));
+    const Outcome missing = run(command, {});
+    EXPECT_EQ(missing.exit_code, 1);
+    EXPECT_THAT(missing.err, HasSubstr("run scripts/get-data kjv"));
+  }
+  for (const char* length : {"0", "x"}) {
+    const std::string bad = with_metadata(read_file(weights), R"("gpipe.sequence_length":"8")",
+                                          std::string(R"("gpipe.sequence_length":")") + length + '"');
+    const Outcome outcome = run({"eval", "--weights", folder.write("bad.safetensors", bad)}, there);
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, HasSubstr("not a number from 1 to 1000000"));
+  }
+  std::filesystem::create_directory(folder.path("empty"));
+  const Outcome gone = run({"eval", "--weights", weights, "--data-dir", folder.path("empty")}, {});
+  EXPECT_EQ(gone.exit_code, 1);
+  EXPECT_THAT(gone.err, HasSubstr("no file kjv.txt in it; run scripts/get-data kjv"));
+  const Outcome both = run({"eval", "lm", "--weights", weights, "--text", folder.path("kjv.txt")}, there);
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--text and --data-dir both say what to read"));
+}
+
 // Pages whose split is decided by their names: with some dozens there are some of each.
 void write_help(const TemporaryFolder& folder, int num_pages = 80) {
   const std::vector<std::pair<std::string, std::string>> words = {
@@ -342,6 +525,9 @@ TEST(TrainHelp, EveryCommandExplainsItself) {
                                      {"train", "lm", "--help"},
                                      {"train", "translate", "--help"},
                                      {"eval", "--help"},
+                                     {"eval", "image", "--help"},
+                                     {"eval", "lm", "--help"},
+                                     {"eval", "translate", "--help"},
                                      {"translate", "--help"},
                                      {"generate", "--help"}}) {
     const Outcome outcome = run_gpipe(arguments);
