@@ -1,8 +1,10 @@
 // gpipe-train: the commands of gpipe that need libtorch. The gpipe command starts it.
+#include <c10/util/Exception.h>
 #include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
 
 #include "cli/command.h"
 #include "cli/failure.h"
@@ -16,6 +18,7 @@
 #include "train/config_file.h"
 #include "train/profile_command.h"
 #include "train/eval_command.h"
+#include "train/torch_failure.h"
 #include "train/train_command.h"
 #include "train/use_commands.h"
 
@@ -32,6 +35,11 @@ void keep_freed_memory() {
 // What the command line is not to blame for; the message says what to do.
 int refuse(const gpipe::Error& error) {
   print_error(error.what());
+  return kNegativeAnswer;
+}
+
+int refuse_torch(const std::string& message) {
+  print_error(gpipe::train::describe_torch_failure(message));
   return kNegativeAnswer;
 }
 
@@ -67,7 +75,9 @@ int main(int argc, char** argv) {
   } catch (const gpipe::CheckpointError& error) {
     return refuse(error);
   } catch (const gpipe::ActionError& error) {
-    return refuse(error);
+    return refuse_torch(error.what());
+  } catch (const c10::Error& error) {
+    return refuse_torch(error.what_without_backtrace());
   } catch (...) {
     return report_failure(app);
   }

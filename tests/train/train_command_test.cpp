@@ -1,6 +1,7 @@
 // gpipe train, eval, translate and generate from end to end, on data of a few samples that the tests make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 
 #include <cmath>
 #include <csignal>
@@ -438,6 +439,37 @@ TEST(TrainLm, TheDataMayBeInAnotherFolder) {
   const Outcome both = run({"eval", "lm", "--weights", weights, "--text", folder.path("kjv.txt")}, there);
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.err, HasSubstr("--text and --data-dir both say what to read"));
+}
+
+// The address space of this process and those it starts, until the end of the test.
+class AddressSpace {
+ public:
+  explicit AddressSpace(rlim_t bytes) {
+    getrlimit(RLIMIT_AS, &before_);
+    rlimit limited = before_;
+    limited.rlim_cur = std::min(bytes, before_.rlim_max);
+    setrlimit(RLIMIT_AS, &limited);
+  }
+  ~AddressSpace() { setrlimit(RLIMIT_AS, &before_); }
+  AddressSpace(const AddressSpace&) = delete;
+  AddressSpace& operator=(const AddressSpace&) = delete;
+
+ private:
+  rlimit before_{};
+};
+
+TEST(TrainLm, AModelTooLargeForTheMemoryIsOneLine) {
+  const TemporaryFolder folder;
+  std::string text;
+  for (int line = 0; line < 100; ++line) text += "one two three four five six seven eight nine ten\n";
+  const AddressSpace limited(rlim_t{64} << 30);
+  const Outcome outcome = run_gpipe({"train", "lm", "--text", folder.write("text.txt", text), "--vocabulary", "275",
+                                     "--sequence-length", "8", "--model", "transformer-lm:1,100000,8,2"});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("out of memory: "), HasSubstr(" bytes could not be allocated"),
+                                 HasSubstr("use a smaller model, more recompute or smaller batches"),
+                                 Not(HasSubstr("defect")), Not(HasSubstr("frame #"))));
+  EXPECT_EQ(std::count(outcome.err.begin(), outcome.err.end(), '\n'), 1) << outcome.err;
 }
 
 // Pages whose split is decided by their names: with some dozens there are some of each.
