@@ -40,7 +40,9 @@ std::string error_text() { return std::strerror(errno); }
 class Descriptor {
  public:
   Descriptor(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) throw CheckpointError(fmt::format("{}: {}", path, error_text()));
+    if (fd_ < 0) {
+      throw CheckpointError(fmt::format("{}: {}; check the path and its permissions", path, error_text()));
+    }
   }
   ~Descriptor() { close(fd_); }
   Descriptor(const Descriptor&) = delete;
@@ -66,7 +68,8 @@ void read_all(int fd, char* bytes, std::size_t size, const std::string& path) {
     const ssize_t got = read(fd, bytes, std::min(size, std::size_t{1} << 30));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) throw CheckpointError(fmt::format("{}: cannot be read: {}", path, error_text()));
-    if (got == 0) throw CheckpointError(fmt::format("{}: ends too early; it was cut short while it was read", path));
+    if (got == 0)
+      throw CheckpointError(fmt::format("{}: ends too early; it was cut short while it was read; try again", path));
     bytes += got;
     size -= static_cast<std::size_t>(got);
   }
@@ -176,7 +179,7 @@ class HeaderReader {
   }
 
   [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError(fmt::format("{} is not a sound safetensors file: {}", path_, what));
+    throw CheckpointError(fmt::format("{} is not a sound safetensors file: {}; write or fetch it again", path_, what));
   }
 
  private:
@@ -274,7 +277,7 @@ Safetensors load_safetensors(const std::string& path) {
   const HeaderReader reader(path);
   struct stat status {};
   if (fstat(file.get(), &status) != 0) throw CheckpointError(fmt::format("{}: {}", path, error_text()));
-  if (!S_ISREG(status.st_mode)) throw CheckpointError(fmt::format("{}: is not a file", path));
+  if (!S_ISREG(status.st_mode)) throw CheckpointError(fmt::format("{}: is not a file; name a safetensors file", path));
   if (status.st_size < kLengthBytes) reader.fail(fmt::format("it has {} bytes", status.st_size));
   char length_bytes[kLengthBytes];
   read_all(file.get(), length_bytes, sizeof length_bytes, path);

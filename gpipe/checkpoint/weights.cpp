@@ -64,7 +64,8 @@ void load_weights(const Safetensors& content, const std::string& path, torch::nn
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::vector<std::string> missing;
   const auto fail = [&](const std::string& why) {
-    throw CheckpointError(fmt::format("{} holds the weights of another model: {}", path, why));
+    throw CheckpointError(
+        fmt::format("{} holds the weights of another model: {}; load them into the model they are of", path, why));
   };
   for (const auto& [name, weight] : weights_of(module)) {
     const auto found = loaded.find(name);

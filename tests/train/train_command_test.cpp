@@ -304,13 +304,17 @@ TEST_F(TrainImage, WeightsOfAnotherModelAreRefused) {
   const Outcome outcome = run_gpipe({"train", "image", "--data-dir", folder_.path(""), "--model", "resnet-cifar:32",
                                      "--batch-size", "16", "--steps", "1", "--weights", file});
   EXPECT_EQ(outcome.exit_code, 1);
-  EXPECT_THAT(outcome.err, HasSubstr("another model"));
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("another model"), HasSubstr("load them into the model they are of")));
   const std::string bytes = read_file(file);
   folder_.write("torn.safetensors", bytes.substr(0, bytes.size() / 2));
   const Outcome torn =
       run_gpipe({"eval", "--weights", folder_.path("torn.safetensors"), "--data-dir", folder_.path("")});
   EXPECT_EQ(torn.exit_code, 1);
-  EXPECT_THAT(torn.err, HasSubstr("cut short"));
+  EXPECT_THAT(torn.err, AllOf(HasSubstr("cut short"), HasSubstr("write or fetch it again")));
+  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("none")}).err,
+              HasSubstr("No such file or directory; check the path and its permissions"));
+  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("")}).err,
+              HasSubstr("is not a file; name a safetensors file"));
 }
 
 TEST_F(TrainImage, BadDataIsOneLineThatSaysWhatToDo) {
