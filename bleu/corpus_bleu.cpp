@@ -81,6 +81,12 @@ BleuStatistics segment_statistics(std::string_view hypothesis, const std::vector
   for (const std::string_view reference : references) reference_lines.push_back(tokenize(reference, tokenizer));
   std::vector<Tokens> reference_tokens;
   for (const std::string& line : reference_lines) reference_tokens.push_back(split(line));
+  // A segment may have fewer references than others: an empty one is none, unless all are.
+  const auto is_empty = [](const Tokens& tokens) { return tokens.empty(); };
+  if (!std::all_of(reference_tokens.begin(), reference_tokens.end(), is_empty)) {
+    reference_tokens.erase(std::remove_if(reference_tokens.begin(), reference_tokens.end(), is_empty),
+                           reference_tokens.end());
+  }
 
   BleuStatistics statistics;
   statistics.hypothesis_length = static_cast<std::int64_t>(hypothesis_tokens.size());

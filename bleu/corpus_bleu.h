@@ -22,8 +22,8 @@ struct BleuStatistics {
   BleuStatistics& operator+=(const BleuStatistics& other);
 };
 
-// The reference length of a segment is that of the reference closest in length, the shorter of two; a line without tokens
-// is a hypothesis or reference of length 0 like any other. REQUIRES: at least one reference.
+// The reference length of a segment is that of the reference closest in length, the shorter of two. A reference without
+// tokens is none where there is another; where there is not, its length is 0. REQUIRES: at least one reference.
 BleuStatistics segment_statistics(std::string_view hypothesis, const std::vector<std::string_view>& references,
                                   Tokenizer tokenizer);
 

@@ -42,7 +42,11 @@ std::vector<std::string> split_lines(std::string_view text) {
 }
 
 std::vector<std::string> read_segments(const std::string& path) {
-  std::vector<std::string> lines = split_lines(read_input_file(path));
+  const std::string text = read_input_file(path);
+  if (text.compare(0, 2, "\x1f\x8b") == 0) {
+    throw UsageError(fmt::format("{} is gzip", input_name(path)), "use zcat FILE | gpipe bleu --reference FILE -");
+  }
+  std::vector<std::string> lines = split_lines(text);
   for (std::size_t line = 0; line < lines.size(); ++line) {
     if (find_invalid_utf8(lines[line]) != std::string_view::npos) {
       throw UsageError(fmt::format("{}: line {} is not UTF-8", input_name(path), line + 1),

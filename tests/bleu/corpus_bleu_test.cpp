@@ -54,6 +54,15 @@ TEST(Bleu, IsThatOfSacreBleuOnEveryCorpusOfTheSet) {
   }
 }
 
+TEST(Bleu, AnEmptyReferenceIsNoneWhereThereIsAnother) {
+  const auto reference_length = [](const std::vector<Segments>& references) {
+    return corpus_bleu({"a b"}, references).statistics.reference_length;
+  };
+  EXPECT_EQ(reference_length({{"a b c d e"}, {""}}), 5);
+  EXPECT_EQ(reference_length({{" "}, {"a b c d e"}}), 5);
+  EXPECT_EQ(reference_length({{""}, {""}}), 0);
+}
+
 TEST(Bleu, OfKnownStatisticsIsKnown) {
   EXPECT_NEAR(bleu_score(statistics({9, 7, 5, 3}, {10, 8, 6, 4}, 11, 11)).score, 83.75922397, 1e-8);
 }

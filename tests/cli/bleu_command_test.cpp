@@ -115,6 +115,15 @@ TEST_F(BleuCommand, RefusesWhatItCannotScore) {
   expect_refusal(run({"--refrence", first_, hypothesis_}), "unknown option '--refrence'");
 }
 
+TEST_F(BleuCommand, SaysWhatToDoWithGzip) {
+  const std::string packed = folder_.write("packed.gz", std::string("\x1f\x8b\x08\x00", 4));
+  for (const Arguments& files : {Arguments{"--reference", first_, packed}, {"--reference", packed, hypothesis_}}) {
+    const Outcome outcome = run(files);
+    expect_refusal(outcome, "'" + packed + "' is gzip");
+    EXPECT_THAT(outcome.err, HasSubstr("zcat FILE | gpipe bleu"));
+  }
+}
+
 TEST_F(BleuCommand, NamesTheLineThatIsNotUtf8) {
   expect_refusal(run({"--reference", first_, "-"},
                      "good\nb\xe4"
