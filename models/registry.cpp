@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "models/amoebanet.h"
+#include "models/checks.h"
 #include "models/resnet.h"
 #include "models/resnet_cifar.h"
 
@@ -12,6 +13,10 @@ namespace gpipe::models {
 namespace {
 
 using Sizes = std::vector<std::int64_t>;
+
+// Beyond them a name is a slip of the finger; the first size is the number of layers, or goes with it.
+constexpr std::int64_t kMaxDepth = 100'000;
+constexpr std::int64_t kMaxSize = 1'000'000;
 
 // One model: its name, how it is used, and how many sizes follow the name.
 struct Entry {
@@ -109,8 +114,8 @@ const Entry& find(const std::string& name, Task task) {
 std::int64_t parse_size(const std::string& text, const Entry& entry) {
   std::int64_t size = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), size);
-  if (error == std::errc() && end == text.data() + text.size() && size >= 0) return size;
-  throw InvalidArgument(fmt::format("\"{}\" is not a size; write {}", text, entry.shown.usage));
+  if (error == std::errc() && end == text.data() + text.size() && size >= 0 && size <= kMaxSize) return size;
+  throw InvalidArgument(fmt::format("\"{}\" is not a size from 0 to {}; write {}", text, kMaxSize, entry.shown.usage));
 }
 
 struct Parsed {
@@ -130,6 +135,7 @@ Parsed parse(const std::string& spec, Task task) {
     throw InvalidArgument(
         fmt::format("\"{}\" has {} sizes; write {}", spec, parsed.sizes.size(), parsed.entry.shown.usage));
   }
+  if (!parsed.sizes.empty()) check_at_most(fmt::format("the depth of \"{}\"", spec), parsed.sizes.front(), kMaxDepth);
   return parsed;
 }
 

@@ -99,6 +99,11 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
                         options->task.batch_size, options->run.num_micro_batches),
             "batch norm needs at least two images each: raise --batch-size, or lower --micro-batches");
       }
+      if (options->task.num_training != 0 && options->task.num_training < 2 * options->run.num_micro_batches) {
+        throw cli::UsageError(fmt::format("--samples {} makes micro-batches of one image for --micro-batches {}",
+                                          options->task.num_training, options->run.num_micro_batches),
+                              "batch norm needs at least two images each: raise --samples, or lower --micro-batches");
+      }
       ImageTask image(options->task, /*only_test=*/false);
       return train(options->run, image);
     };

@@ -11,6 +11,7 @@
 #include "cli/option.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "data/utf8.h"
 #include "models/registry.h"
 #include "train/generator.h"
 #include "train/lm_task.h"
@@ -59,7 +60,9 @@ int translate(const TranslateCommand& command) {
   const Translator translator(*pipeline, vocabulary, {command.beam_size, command.length_penalty, max_length, {}});
   // Line by line, so that it can be talked to.
   for (std::string line; std::getline(std::cin, line);) {
-    cli::print(translator.translate({line}).front() + "\n");
+    // Sub-words of one byte can make anything, line breaks, too.
+    const std::string translation = translator.translate({line}).front();
+    cli::print(data::normalized_space(data::repaired_utf8(translation)) + "\n");
     cli::flush_output();
   }
   return cli::kDone;

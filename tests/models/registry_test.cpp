@@ -67,11 +67,14 @@ TEST(ModelRegistry, AnUnknownNameIsAnsweredWithThoseOfTheTask) {
 TEST(ModelRegistry, WrongSizesAreAnsweredWithTheUsage) {
   EXPECT_EQ(image_error("resnet-cifar"), "\"resnet-cifar\" has 0 sizes; write resnet-cifar:DEPTH");
   EXPECT_EQ(image_error("resnet18:3"), "\"resnet18:3\" has 1 sizes; write resnet18");
-  EXPECT_EQ(image_error("resnet-cifar:"), "\"\" is not a size; write resnet-cifar:DEPTH");
-  EXPECT_EQ(image_error("resnet-cifar:20x"), "\"20x\" is not a size; write resnet-cifar:DEPTH");
+  EXPECT_EQ(image_error("resnet-cifar:"), "\"\" is not a size from 0 to 1000000; write resnet-cifar:DEPTH");
+  EXPECT_EQ(image_error("resnet-cifar:20x"), "\"20x\" is not a size from 0 to 1000000; write resnet-cifar:DEPTH");
   EXPECT_THAT(image_error("amoebanet-d:3,,8"), HasSubstr("\"\" is not a size"));
   EXPECT_THAT(image_error("amoebanet-d:3,-8"), HasSubstr("\"-8\" is not a size"));
   EXPECT_THAT(image_error("amoebanet-d:99999999999999999999,8"), HasSubstr("is not a size"));
+  EXPECT_THAT(image_error("amoebanet-d:3,1000001"), HasSubstr("\"1000001\" is not a size from 0 to 1000000"));
+  EXPECT_EQ(image_error("resnet-cifar:100004"),
+            "the depth of \"resnet-cifar:100004\" is 100004; it must be at most 100000");
 }
 
 TEST(ModelRegistry, SizesTheModelRefusesSayWhy) {

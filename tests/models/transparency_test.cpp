@@ -62,6 +62,7 @@ std::vector<Case> cases() {
        },
        [] { return images(1, 12); }, classes, class_loss},
       {"resnet18", [] { return resnet18(5); }, [] { return images(3, 33); }, classes, class_loss},
+      {"resnet50", [] { return resnet50(5); }, [] { return images(3, 33); }, classes, class_loss},
       {"resnet_cifar", [] { return resnet_cifar(ResNetCifarOptions(14).num_classes(5)); }, [] { return images(3, 8); },
        classes, class_loss},
       {"resnet_cifar_with_plain_batch_norm",

@@ -255,6 +255,14 @@ TEST_F(TrainImage, WritesMetricsTraceAndEventFiles) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.path("events")));
 }
 
+TEST_F(TrainImage, TooFewSamplesForTheMicroBatchesAreRefused) {
+  const Outcome outcome = train({"--samples", "3", "--steps", "1"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err,
+              AllOf(HasSubstr("--samples 3 makes micro-batches of one image"), HasSubstr("raise --samples")));
+  EXPECT_EQ(train({"--samples", "8", "--steps", "1"}).exit_code, 0);
+}
+
 TEST_F(TrainImage, NeverOverwritesUnlessForced) {
   const std::string file = folder_.write("mine", "precious");
   for (const char* option : {"--save", "--trace", "--metrics"}) {
