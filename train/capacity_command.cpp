@@ -103,7 +103,7 @@ Table transformer_table(const CapacityCommand& command, TrialLine& line) {
 
 Table amoebanet_table(const CapacityCommand& command, TrialLine& line) {
   Table table;
-  table.title = command.paper ? "AmoebaNet-D(L, D): 224 x 224, batch 128" : "AmoebaNet-D(L, D): 32 x 32, batch 128";
+  table.title = command.paper ? "AmoebaNet-D(L, D): 224 x 224, batch 128" : "AmoebaNet-D(L, D): 32 x 32, batch 32";
   table.unit = "D";
   table.memory_bytes = command.paper ? std::int64_t{8'000'000'000} : command.memory_bytes;
   struct Setting {
@@ -150,6 +150,9 @@ std::string parameters_text(std::int64_t count) {
   return value >= 1e9 ? fmt::format("{:.2f}B", value / 1e9) : fmt::format("{:.2f}M", value / 1e6);
 }
 
+// Nothing if there is nothing to compare with.
+std::string ratio_text(double ratio) { return ratio > 0 ? fmt::format("{:.1f}x", ratio) : ""; }
+
 std::string to_text(const Table& table) {
   const bool measured =
       std::any_of(table.rows.begin(), table.rows.end(), [](const CapacityRow& row) { return row.measured_size > 0; });
@@ -173,9 +176,9 @@ std::string to_text(const Table& table) {
     const bool in_paper = paper.size != nullptr;
     rows.push_back({row.setting.name, measured ? size_text(table.depths[index], row.measured_size) : "",
                     size_text(table.depths[index], row.predicted_size), parameters_text(row.num_parameters),
-                    fmt::format("{:.1f}x", ratio_of(table, row)), cli::format_bytes(row.parameter_bytes),
+                    ratio_text(ratio_of(table, row)), cli::format_bytes(row.parameter_bytes),
                     cli::format_bytes(fullest), in_paper ? paper.size : "", in_paper ? paper.parameters : "",
-                    in_paper ? fmt::format("{:.1f}x", paper.ratio) : ""});
+                    in_paper ? ratio_text(paper.ratio) : ""});
   }
   return fmt::format("{}; {} an accelerator, 32 micro-batches, RMSprop\n{}", table.title,
                      cli::format_bytes(table.memory_bytes), cli::to_table(columns, rows));

@@ -73,7 +73,7 @@ ModelFamily small_transformer() { return transformer(128, 512, 4, 256, 64, 32); 
 
 ModelFamily small_amoebanet(int num_layers) {
   return amoebanet(models::AmoebaNetOptions(num_layers, 8).num_classes(10).stem_stride(2).stem_reductions(1), 8, 32,
-                   128);
+                   32);
 }
 
 ModelFamily paper_transformer() { return transformer(2048, 8192, 32, 32000, 1024, 32); }
