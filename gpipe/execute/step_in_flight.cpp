@@ -68,6 +68,10 @@ Timeline StepInFlight::run_actions(Phase phase) {
         *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller_.run(work); }, watchdog);
     assembly_->lead_caller();
     return timeline;
+  } catch (const ActionError& error) {
+    assembly_->lead_caller();
+    pipeline_.rethrow_if_out_of_memory(error);
+    throw;
   } catch (...) {
     assembly_->lead_caller();
     throw;

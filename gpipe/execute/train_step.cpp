@@ -166,7 +166,6 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   } catch (const ActionError& error) {
     if (gradients) gradients->put_back();
     rethrow_if_non_finite(error);
-    rethrow_if_out_of_memory(error);
     throw;
   } catch (...) {
     if (gradients) gradients->put_back();

@@ -150,6 +150,15 @@ TEST(MemoryLimit, RefusesWhatIsMoreAndNamesStageLayersActionAndBytes) {
   for (const StageMemory& stage : step.memory) EXPECT_LE(stage.peak_bytes, limit);
 }
 
+TEST(MemoryLimit, HoldsForTheDropInModuleToo) {
+  const Example example = transformer();
+  const Case settings{"gpipe", Recompute::kNever, {3, 3, 4}};
+  const std::int64_t limit = predicted_peaks(profile_of(example), settings)[1] * 9 / 10;
+  Pipeline pipeline(example.chain, options_of(settings).memory_limit_bytes(limit));
+  EXPECT_THAT([&] { pipeline->forward(example.input); },
+              ::testing::ThrowsMessage<OutOfMemoryError>(HasSubstr("(layers ")));
+}
+
 TEST(MemoryLimit, LetsThroughWhatFits) {
   const Example example = transformer();
   const Case settings{"1f1b", Recompute::kAlways, {3, 3, 4}};
