@@ -13,6 +13,7 @@ namespace gpipe::train {
 namespace {
 
 constexpr int kOptimizerSlots = 1;
+constexpr int kBytesPerParameter = 4 * (2 + kOptimizerSlots);
 constexpr int kLargestSize = 1 << 14;
 
 Schedule schedule_of(const CapacitySetting& setting) {
@@ -57,21 +58,32 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
   const Profile profile = profile_of(size, rows_of(family_, setting));
-  if (static_cast<int>(profile.layers.size()) < setting.num_stages) return 0;
+  if (size > kLargestSize || profile.layers.size() > kMaxPartitionLayers) {
+    throw InvalidArgument(fmt::format("{} bytes hold more than a plan takes ({} layers); give less --memory",
+                                      memory_bytes_, kMaxPartitionLayers));
+  }
   return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));
+}
+
+// With a layer for each stage.
+int CapacitySearch::least_size(const CapacitySetting& setting) const {
+  int size = family_.least_size;
+  while (family_.chain(size).size() < setting.num_stages) size += family_.size_step;
+  return size;
 }
 
 int CapacitySearch::predict(const CapacitySetting& setting) {
   const int step = family_.size_step;
+  const int least = least_size(setting);
   const auto fits = [&](int count) {
-    const int size = family_.least_size + count * step;
+    const int size = least + count * step;
     say(setting, size, "predicting");
     return least_bytes(setting, size) <= memory_bytes_;
   };
   if (!fits(0)) return 0;
   int good = 0;
   int bad = 1;
-  while (bad * step < kLargestSize && fits(bad)) {
+  while (fits(bad)) {
     good = bad;
     bad *= 2;
   }
@@ -79,7 +91,7 @@ int CapacitySearch::predict(const CapacitySetting& setting) {
     const int middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;
   }
-  return family_.least_size + good * step;
+  return least + good * step;
 }
 
 // The fastest partition that fits; if none does, one whose fullest stage is the least full.
@@ -97,7 +109,6 @@ std::vector<int> CapacitySearch::best_layers(const CapacitySetting& setting, int
 bool CapacitySearch::trains(const CapacitySetting& setting, int size, std::vector<std::int64_t>* peak_bytes) {
   say(setting, size, "training");
   const LayerChain chain = family_.chain(size);
-  if (chain.size() < setting.num_stages) return false;
   const Tensors inputs = family_.inputs(family_.batch, device_);
   const Tensors targets = family_.targets(family_.batch, device_);
   try {
@@ -136,16 +147,17 @@ CapacityRow CapacitySearch::plan_row(const CapacitySetting& setting) {
   std::vector<StageBytes> stages;
   for (const StageCosts& stage : costs.stages) {
     stages.push_back(stage_bytes(stage));
-    row.parameter_bytes += stage.static_bytes;
   }
   row.peak_bytes = peak_bytes_by_worker(schedule_of(setting), stages);
+  row.parameter_bytes = row.num_parameters * kBytesPerParameter;
   return row;
 }
 
 CapacityRow CapacitySearch::measure(const CapacitySetting& setting) {
   CapacityRow row = plan_row(setting);
   const int step = family_.size_step;
-  int size = std::max(row.predicted_size, family_.least_size);
+  const int least = least_size(setting);
+  int size = std::max(row.predicted_size, least);
   std::vector<std::int64_t> peak_bytes;
   if (trains(setting, size, &peak_bytes)) {
     do {
@@ -154,12 +166,12 @@ CapacityRow CapacitySearch::measure(const CapacitySetting& setting) {
       size += step;
     } while (trains(setting, size, &peak_bytes));
   } else {
-    for (size -= step; size >= family_.least_size && row.measured_size == 0; size -= step) {
+    for (size -= step; size >= least && row.measured_size == 0; size -= step) {
       if (trains(setting, size, &row.peak_bytes)) row.measured_size = size;
     }
   }
   if (row.measured_size > 0) row.num_parameters = num_parameters(family_.chain(row.measured_size));
-  row.parameter_bytes = row.num_parameters * 4 * (2 + kOptimizerSlots);
+  row.parameter_bytes = row.num_parameters * kBytesPerParameter;
   return row;
 }
 

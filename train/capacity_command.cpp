@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,8 +27,11 @@ struct CapacityCommand {
   bool paper = false;
   bool predict_only = false;
   bool json = false;
-  std::int64_t memory_bytes = std::int64_t{96} << 20;
+  std::optional<std::int64_t> memory_bytes;
 };
+
+constexpr std::int64_t kMemoryBytes = std::int64_t{96} << 20;
+constexpr std::int64_t kLeastMemoryBytes = std::int64_t{1} << 20;
 
 // A row of the paper's Table 1, to compare with.
 struct PaperRow {
@@ -76,7 +80,7 @@ Table transformer_table(const CapacityCommand& command, TrialLine& line) {
   table.title = command.paper ? "Transformer-L: d 2048, feed-forward 8192, 32 heads, 32k words, sequence 1024, batch 32"
                               : "Transformer-L: d 128, feed-forward 512, 4 heads, 256 words, sequence 64, batch 32";
   table.unit = "L";
-  table.memory_bytes = command.paper ? std::int64_t{16'000'000'000} : command.memory_bytes;
+  table.memory_bytes = command.paper ? std::int64_t{16'000'000'000} : command.memory_bytes.value_or(kMemoryBytes);
   CapacitySearch search(command.paper ? paper_transformer() : small_transformer(), table.memory_bytes,
                         command.paper ? at::kMeta : at::kCPU);
   search.on_trial = std::ref(line);
@@ -105,7 +109,7 @@ Table amoebanet_table(const CapacityCommand& command, TrialLine& line) {
   Table table;
   table.title = command.paper ? "AmoebaNet-D(L, D): 224 x 224, batch 128" : "AmoebaNet-D(L, D): 32 x 32, batch 32";
   table.unit = "D";
-  table.memory_bytes = command.paper ? std::int64_t{8'000'000'000} : command.memory_bytes;
+  table.memory_bytes = command.paper ? std::int64_t{8'000'000'000} : command.memory_bytes.value_or(kMemoryBytes);
   struct Setting {
     CapacitySetting setting;
     int depth;
@@ -213,6 +217,13 @@ nlohmann::ordered_json to_json(const Table& table) {
 }
 
 int run_capacity(const CapacityCommand& command) {
+  if (command.paper && command.memory_bytes) {
+    throw cli::UsageError("--memory goes with virtual accelerators, --paper has the paper's", "leave out one of them");
+  }
+  if (command.memory_bytes && *command.memory_bytes < kLeastMemoryBytes) {
+    throw cli::UsageError(fmt::format("--memory {}: not even the smallest model fits", *command.memory_bytes),
+                          "give at least 1MiB");
+  }
   std::vector<Table> tables;
   {
     TrialLine line;

@@ -74,6 +74,8 @@ int main(int argc, char** argv) {
     return refuse(error);
   } catch (const gpipe::CheckpointError& error) {
     return refuse(error);
+  } catch (const gpipe::OutOfMemoryError& error) {
+    return refuse(error);
   } catch (const gpipe::ActionError& error) {
     return refuse_torch(error.what());
   } catch (const c10::Error& error) {

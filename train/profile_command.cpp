@@ -169,7 +169,7 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
                 "No repeat is begun after this [10]");
   measuring.add_flag("--on-paper", command->on_paper,
                      "Count operations instead of running them; takes no memory, whatever the model's size");
-  measuring.add("X", "--flops", command->flops_per_second, parse_number,
+  measuring.add("X", "--flops", command->flops_per_second, cli::parse_speed,
                 "Floating-point operations a second, on paper [1e12]");
   const OptionGroup output{sub, "Output"};
   output.add("FILE", "--out", command->out, cli::parse_path, "Write the profile there, for gpipe plan");

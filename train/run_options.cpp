@@ -37,8 +37,12 @@ void add_pipeline_options(CLI::App& command, RunOptions& options) {
             fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
   group.add("NAME", "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
   group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
-  group.add("MODE", "--recompute", options.recompute, parse_recompute,
-            "Redo forwards in the backward pass to save memory: always, except-last or never [never]");
+  group.add(
+      "MODE", "--recompute", options.recompute, parse_recompute,
+      "Redo forwards in the backward pass to save memory: always, except-last (all micro-batches but the last), never, "
+      "or auto, what --memory-limit asks for [never]");
+  group.add("SIZE", "--memory-limit", options.memory_limit_bytes, cli::parse_bytes,
+            "Bytes a stage may hold, such as 2GiB; more is refused [unlimited]");
   group.add("N,N,...", "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]");
   group.add("N", "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]");
   group.add("N", "--seed", options.seed, parse_index, "Of weights, order and dropout [0]");
@@ -124,6 +128,7 @@ PipelineOptions pipeline_options(const RunOptions& options) {
       .threads_per_stage(options.threads_per_stage)
       .seed(options.seed)
       .measure_memory(options.measure_memory)
+      .memory_limit_bytes(options.memory_limit_bytes)
       .check_loss(true)
       .loss_reduction(LossReduction::kSum);
 }

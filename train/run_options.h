@@ -19,6 +19,7 @@ struct RunOptions {
   std::string schedule = "1f1b";
   int chunks = 0;
   Recompute recompute = Recompute::kNever;
+  std::int64_t memory_limit_bytes = 0;  // of a stage; 0 = none
   std::vector<int> balance;
   int threads_per_stage = 1;
   std::uint64_t seed = 0;

@@ -144,6 +144,7 @@ class Trainer {
       return false;
     }
     optimizer_->step();
+    if (result_.num_steps == 0) pipeline_->book(*optimizer_);  // its state is there from now on
     result_.last_loss = step.loss.item<double>();
     result_.step_seconds += step_seconds;
     result_.update_seconds += seconds_since(update_start);
