@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -127,6 +128,7 @@ int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   at::set_num_threads(1);
   torch::manual_seed(1);
+  const auto counted = std::make_shared<gpipe::MemoryAccount>("parameters");  // so that they count from the start
   fmt::print("K = 2, M = 8, one intra-op thread each; medians of {} steps\n\n", repeats);
   fmt::print("{:<12} {:>6} {:>8} {:>8} | {:>9} {:>9} {:>6} | {:>6} | {:>6} | {:>9} {:>6}\n", "", "", "recompute",
              "layers", "predicted", "measured", "ratio", "bytes", "core", "equal", "ratio");
