@@ -125,15 +125,6 @@ std::pair<int, int> parse_pair(std::string_view word) {
   return {parse_index(word.substr(0, colon)), parse_index(word.substr(colon + 1))};
 }
 
-std::string format_bytes(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  // 1023.95 would round to 1024 of its unit.
-  for (; std::abs(value) >= 1023.95 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return fmt::format("{} {}", four_digits(value), kUnits[unit]);
-}
-
 TimeUnit time_unit(double largest_seconds) {
   constexpr TimeUnit kUnits[] = {{"s", 1}, {"ms", 1e3}, {"us", 1e6}, {"ns", 1e9}};
   if (largest_seconds == 0) return kUnits[0];

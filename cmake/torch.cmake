@@ -35,6 +35,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
+  gpipe/execute/pipeline_memory.cpp
   gpipe/execute/stage.cpp
   gpipe/execute/step_in_flight.cpp
   gpipe/execute/train_step.cpp

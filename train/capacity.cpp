@@ -94,16 +94,16 @@ int CapacitySearch::predict(const CapacitySetting& setting) {
   return least + good * step;
 }
 
-// The fastest partition that fits; if none does, one whose fullest stage is the least full.
-std::vector<int> CapacitySearch::best_layers(const CapacitySetting& setting, int size, std::int64_t memory_bytes) {
+// The fastest that fits; if none does, one whose fullest stage is the least full.
+Plan CapacitySearch::best_plan(const CapacitySetting& setting, int size) {
   PlanOptions options;
   options.num_stages = setting.num_stages;
   options.num_micro_batches = setting.num_micro_batches;
   options.schedule = setting.schedule;
   options.recompute = setting.recompute;
   options.optimizer_slots = kOptimizerSlots;
-  options.memory_limit_bytes = std::max(memory_bytes, least_bytes(setting, size));
-  return partitioned_plan(profile_of(size, rows_of(family_, setting)), options).layers_per_stage;
+  options.memory_limit_bytes = std::max(memory_bytes_, least_bytes(setting, size));
+  return partitioned_plan(profile_of(size, rows_of(family_, setting)), options);
 }
 
 bool CapacitySearch::trains(const CapacitySetting& setting, int size, std::vector<std::int64_t>* peak_bytes) {
@@ -112,12 +112,7 @@ bool CapacitySearch::trains(const CapacitySetting& setting, int size, std::vecto
   const Tensors inputs = family_.inputs(family_.batch, device_);
   const Tensors targets = family_.targets(family_.batch, device_);
   try {
-    Pipeline pipeline(chain, PipelineOptions(setting.num_stages)
-                                 .num_micro_batches(setting.num_micro_batches)
-                                 .schedule(setting.schedule)
-                                 .recompute(setting.recompute)
-                                 .balance(best_layers(setting, size, memory_bytes_))
-                                 .memory_limit_bytes(memory_bytes_));
+    Pipeline pipeline(chain, PipelineOptions(best_plan(setting, size)).memory_limit_bytes(memory_bytes_));
     torch::optim::RMSprop optimizer(pipeline->parameters(), torch::optim::RMSpropOptions(1e-4));
     StepResult step;
     for (int count = 0; count < 2; ++count) {
@@ -141,14 +136,8 @@ CapacityRow CapacitySearch::plan_row(const CapacitySetting& setting) {
   row.predicted_size = predict(setting);
   if (row.predicted_size == 0) return row;
   row.num_parameters = num_parameters(family_.chain(row.predicted_size));
-  const Profile profile = profile_of(row.predicted_size, rows_of(family_, setting));
-  const Costs costs =
-      stage_costs(profile, best_layers(setting, row.predicted_size, memory_bytes_), {}, kOptimizerSlots);
-  std::vector<StageBytes> stages;
-  for (const StageCosts& stage : costs.stages) {
-    stages.push_back(stage_bytes(stage));
-  }
-  row.peak_bytes = peak_bytes_by_worker(schedule_of(setting), stages);
+  row.peak_bytes =
+      peak_bytes_by_worker(schedule_of(setting), stage_bytes(best_plan(setting, row.predicted_size).costs));
   row.parameter_bytes = row.num_parameters * kBytesPerParameter;
   return row;
 }

@@ -72,7 +72,7 @@ class CapacitySearch {
   Profile profile_of(int size, int rows);
   int least_size(const CapacitySetting& setting) const;
   std::int64_t least_bytes(const CapacitySetting& setting, int size);
-  std::vector<int> best_layers(const CapacitySetting& setting, int size, std::int64_t memory_bytes);
+  Plan best_plan(const CapacitySetting& setting, int size);
   void say(const CapacitySetting& setting, int size, const char* what) const;
 
   ModelFamily family_;

@@ -7,14 +7,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <map>
 #include <numeric>
-#include <set>
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
 #include "gpipe/execute/step_in_flight.h"
-#include "gpipe/model/optimizer_slots.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/plan/plan.h"
@@ -149,17 +146,6 @@ void register_nested(torch::nn::Module& parent, const std::string& name, std::sh
   register_nested(*child, name.substr(dot + 1), std::move(module));
 }
 
-// Stage 0 before there are stages.
-int stage_of(int layer, const std::vector<int>& layers_per_stage) {
-  int stage = 0;
-  for (const int count : layers_per_stage) {
-    if (layer < count) return stage;
-    layer -= count;
-    ++stage;
-  }
-  return 0;
-}
-
 }  // namespace
 
 PipelineOptions::PipelineOptions(const Plan& plan)
@@ -229,6 +215,16 @@ PipelineImpl::~PipelineImpl() {
   for (const Tie& tie : ties_) untie(tie);
 }
 
+int PipelineImpl::stage_of(int layer) const {
+  int stage = 0;
+  for (const int count : layers_per_stage_) {
+    if (layer < count) return stage;
+    layer -= count;
+    ++stage;
+  }
+  return 0;
+}
+
 Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds) {
   LayerSource source;
   for (const ChainLayer& layer : layers_) source.names.push_back(layer.name);
@@ -250,8 +246,7 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
     } catch (const SkipError&) {
       throw;
     } catch (...) {
-      const Action action{at.in_backward ? ActionKind::kBackward : ActionKind::kForward,
-                          stage_of(at.layer, layers_per_stage_), 0};
+      const Action action{at.in_backward ? ActionKind::kBackward : ActionKind::kForward, stage_of(at.layer), 0};
       const ChainLayer& layer = layers_[at.layer];
       throw_action_error(worker, action,
                          fmt::format("layer {} ({}){}, in a trial run before the first step", at.layer, layer.name,
@@ -298,20 +293,6 @@ void PipelineImpl::choose_by_profile() {
   if (recompute_by_stage_.empty()) recompute_by_stage_.assign(layers_per_stage_.size(), chosen.recompute);
 }
 
-void PipelineImpl::make_accounts() {
-  int begin = 0;
-  for (std::size_t stage = 0; stage < layers_per_stage_.size(); ++stage) {
-    const int end = begin + layers_per_stage_[stage];
-    accounts_.push_back(std::make_shared<MemoryAccount>(
-        end - begin == 1 ? fmt::format("stage {} (layer {})", stage, begin)
-                         : fmt::format("stage {} (layers {}-{})", stage, begin, end - 1),
-        options_.memory_limit_bytes()));
-    begin = end;
-  }
-  optimizer_bytes_.resize(accounts_.size());
-  input_bytes_.resize(accounts_.size());
-}
-
 // On the devices and accounts of their stages, once there are stages.
 void PipelineImpl::place_layers() {
   if (streams_.empty()) {
@@ -320,13 +301,13 @@ void PipelineImpl::place_layers() {
     }
     for (const ChainLayer& layer : layers_) {
       if (streams_.empty()) break;
-      layer.layer.module->to(streams_[stage_of(layer.index, layers_per_stage_)]->device());
+      layer.layer.module->to(streams_[stage_of(layer.index)]->device());
     }
   }
   for (const Tie& tie : ties_) {
     for (const Tie::Use& user : tie.users) {
       if (streams_.empty()) break;
-      const auto device_of = [&](int layer) { return streams_[stage_of(layer, layers_per_stage_)]->device(); };
+      const auto device_of = [&](int layer) { return streams_[stage_of(layer)]->device(); };
       if (device_of(tie.owner.layer) == device_of(user.layer)) continue;
       throw InvalidArgument(
           fmt::format("layers \"{}\" and \"{}\" are tied, but on the devices {} and {}; a tied weight has to "
@@ -335,59 +316,7 @@ void PipelineImpl::place_layers() {
                       device_of(user.layer).str()));
     }
   }
-  if (options_.measure_memory() && accounts_.empty()) make_accounts();
-  for (const ChainLayer& layer : layers_) {
-    if (accounts_.empty()) break;
-    const auto& account = accounts_[stage_of(layer.index, layers_per_stage_)];
-    for (const at::Tensor& parameter : layer.layer.module->parameters()) transfer(parameter, account);
-    for (const at::Tensor& buffer : layer.layer.module->buffers()) transfer(buffer, account);
-  }
-}
-
-void PipelineImpl::book(torch::optim::Optimizer& optimizer) {
-  if (accounts_.empty()) return;
-  std::map<const void*, int> stage_of_parameter;
-  for (const ChainLayer& layer : layers_) {
-    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
-      stage_of_parameter.emplace(parameter.unsafeGetTensorImpl(), stage_of(layer.index, layers_per_stage_));
-    }
-  }
-  std::fill(optimizer_bytes_.begin(), optimizer_bytes_.end(), 0);
-  for (const OptimizerSlot& slot : optimizer_slots(optimizer)) {
-    const auto found = stage_of_parameter.find(slot.parameter.unsafeGetTensorImpl());
-    if (found == stage_of_parameter.end()) continue;
-    transfer(slot.state, accounts_[found->second]);
-    optimizer_bytes_[found->second] += static_cast<std::int64_t>(slot.state.nbytes());
-  }
-}
-
-std::vector<StageMemory> PipelineImpl::memory() const {
-  std::vector<StageMemory> memory;
-  for (std::size_t stage = 0; stage < accounts_.size(); ++stage) {
-    memory.push_back({accounts_[stage]->live_bytes(), accounts_[stage]->peak_bytes(), 0, 0, optimizer_bytes_[stage],
-                      input_bytes_[stage]});
-  }
-  std::set<const void*> counted;  // tied weights are one
-  for (const ChainLayer& layer : layers_) {
-    if (memory.empty()) break;
-    StageMemory& stage = memory[stage_of(layer.index, layers_per_stage_)];
-    stage.parameter_bytes += bytes_of(layer.layer.module->buffers());
-    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
-      if (counted.insert(parameter.storage().unsafeGetStorageImpl()).second)
-        stage.parameter_bytes += bytes_of({parameter});
-      stage.gradient_bytes += bytes_of({parameter.grad()});
-    }
-  }
-  return memory;
-}
-
-void PipelineImpl::rethrow_if_out_of_memory(const ActionError& error) const {
-  try {
-    std::rethrow_exception(error.cause());
-  } catch (const OutOfMemoryError& cause) {
-    throw OutOfMemoryError(error.what(), cause);
-  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
-  }
+  if (options_.measure_memory()) book_layers();
 }
 
 Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const {

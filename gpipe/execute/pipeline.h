@@ -16,7 +16,6 @@
 #include <type_traits>
 #include <vector>
 
-#include "gpipe/execute/action_error.h"
 #include "gpipe/execute/assembly.h"
 #include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
@@ -208,10 +207,11 @@ class PipelineImpl : public torch::nn::Module {
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
   Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
   std::unique_ptr<Assembly> take(Pool& pool);
+  // Stage 0 before there are stages.
+  int stage_of(int layer) const;
   void make_accounts();
+  void book_layers();
   void place_layers();
-  // What a step threw, as OutOfMemoryError with all there is to say if that is the cause.
-  void rethrow_if_out_of_memory(const ActionError& error) const;
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
@@ -220,9 +220,11 @@ class PipelineImpl : public torch::nn::Module {
   ChangingBuffers buffers_{{}};
   std::vector<Tie> ties_;
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
-  std::vector<std::int64_t> optimizer_bytes_;             // by stage, booked
-  std::vector<std::int64_t> input_bytes_;                 // by stage, of the last step
-  std::vector<std::shared_ptr<StageStream>> streams_;     // by stage; empty unless there are devices
+  std::vector<Tensors> stage_parameters_;                 // by stage, if memory is measured
+  std::vector<Tensors> stage_buffers_;
+  std::vector<std::int64_t> optimizer_bytes_;          // by stage, booked
+  std::vector<std::int64_t> input_bytes_;              // by stage, of the last step
+  std::vector<std::shared_ptr<StageStream>> streams_;  // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
   std::vector<Recompute> recompute_by_stage_;  // empty: the same for all
   Profile profile_;

@@ -18,6 +18,16 @@ bool met_a_skip(const ActionError& error) {
   }
 }
 
+// With all there is to say about it.
+void rethrow_if_out_of_memory(const ActionError& error) {
+  try {
+    std::rethrow_exception(error.cause());
+  } catch (const OutOfMemoryError& cause) {
+    throw OutOfMemoryError(error.what(), cause);
+  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
+  }
+}
+
 at::Tensor sum(const Tensors& parts) {
   at::Tensor total = parts.front();
   for (std::size_t index = 1; index < parts.size(); ++index) total = total + parts[index];
@@ -70,7 +80,7 @@ Timeline StepInFlight::run_actions(Phase phase) {
     return timeline;
   } catch (const ActionError& error) {
     assembly_->lead_caller();
-    pipeline_.rethrow_if_out_of_memory(error);
+    rethrow_if_out_of_memory(error);
     throw;
   } catch (...) {
     assembly_->lead_caller();

@@ -45,4 +45,10 @@ struct Costs {
   std::vector<std::int64_t> tie_bytes;   // one per routes.ties
 };
 
+inline std::vector<StageBytes> stage_bytes(const Costs& costs) {
+  std::vector<StageBytes> bytes;
+  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
+  return bytes;
+}
+
 }  // namespace gpipe

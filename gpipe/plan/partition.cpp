@@ -7,8 +7,8 @@
 #include <numeric>
 #include <string>
 
+#include "gpipe/byte_text.h"
 #include "gpipe/error.h"
-#include "gpipe/plan/byte_text.h"
 #include "gpipe/plan/interval_bytes.h"
 #include "gpipe/plan/interval_seconds.h"
 #include "gpipe/plan/partition_memory.h"

@@ -113,16 +113,6 @@ std::string format_seconds(double seconds) {
   return value < 1000 ? fmt::format("{:.4g} {}", value, unit.symbol) : fmt::format("{:.0f} {}", value, unit.symbol);
 }
 
-std::string format_bytes(std::int64_t bytes) {
-  constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
-  double value = static_cast<double>(bytes);
-  std::size_t unit = 0;
-  // 1023.5 and more would round to 1024 of its unit.
-  for (; std::abs(value) >= 1023.5 && unit + 1 < std::size(kUnits); ++unit) value /= 1024;
-  return std::abs(value) < 1000 ? fmt::format("{:.4g} {}", value, kUnits[unit])
-                                : fmt::format("{:.0f} {}", value, kUnits[unit]);
-}
-
 std::string format_percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
 
 }  // namespace gpipe::chart

@@ -48,9 +48,6 @@ std::vector<Tick> make_ticks(double makespan_seconds, int max_ticks);
 // Four significant digits: "33 s", "1.25 ms", "250 µs"; from a second upwards always in seconds.
 std::string format_seconds(double seconds);
 
-// Four significant digits: "512 B", "1.5 GiB".
-std::string format_bytes(std::int64_t bytes);
-
 // "27.3%"
 std::string format_percent(double fraction);
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <string_view>
 
+#include "gpipe/byte_text.h"
 #include "gpipe/report/chart.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/report/table.h"
@@ -116,7 +117,7 @@ std::string byte_table(const char* title, const Parts& parts) {
   for (std::size_t part = 0; part < std::min(parts.size(), kMaxRows); ++part) {
     if (!parts[part].peak_bytes) continue;
     const ComparedBytes& bytes = *parts[part].peak_bytes;
-    rows.push_back({fmt::format("{}", part), chart::format_bytes(bytes.predicted), chart::format_bytes(bytes.measured),
+    rows.push_back({fmt::format("{}", part), format_bytes(bytes.predicted), format_bytes(bytes.measured),
                     format_ratio(bytes.ratio())});
   }
   return rows.empty() ? "" : chart::to_table({{title}, {"peak predicted"}, {"measured"}, {"ratio"}}, rows);

@@ -97,8 +97,7 @@ std::optional<std::vector<Recompute>> PlanTrials::lightest_modes(const Costs& co
   constexpr double kNone = std::numeric_limits<double>::infinity();
   std::vector<Recompute> modes(base_.num_stages, Recompute::kNever);
   if (!options_.memory_limit_bytes) return modes;
-  std::vector<StageBytes> bytes;
-  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
+  const std::vector<StageBytes> bytes = stage_bytes(costs);
   std::vector<double> least(base_.num_workers(), kNone);
   for (const std::vector<Recompute>& combo : combos_) {
     std::vector<Recompute> tried;

@@ -6,8 +6,8 @@
 #include <optional>
 #include <utility>
 
+#include "gpipe/byte_text.h"
 #include "gpipe/error.h"
-#include "gpipe/plan/byte_text.h"
 #include "gpipe/plan/mixed_partition.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/plan_trials.h"

@@ -146,12 +146,6 @@ Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, con
   return breakdown;
 }
 
-std::vector<StageBytes> stage_bytes(const Costs& costs) {
-  std::vector<StageBytes> bytes;
-  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
-  return bytes;
-}
-
 }  // namespace
 
 Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOptions& options) {

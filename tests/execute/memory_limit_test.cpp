@@ -90,10 +90,8 @@ std::vector<std::int64_t> predicted_peaks(const Profile& profile, const Case& se
   const int num_stages = static_cast<int>(settings.layers_per_stage.size());
   const Schedule schedule =
       with_recompute(make_schedule(settings.schedule, num_stages, kNumMicroBatches), settings.recompute);
-  const Costs costs = stage_costs(profile, settings.layers_per_stage, {}, /*optimizer_slots=*/0);
-  std::vector<StageBytes> stages;
-  for (const StageCosts& stage : costs.stages) stages.push_back(stage_bytes(stage));
-  return peak_bytes_by_worker(schedule, stages);
+  return peak_bytes_by_worker(schedule,
+                              stage_bytes(stage_costs(profile, settings.layers_per_stage, {}, /*optimizer_slots=*/0)));
 }
 
 PipelineOptions options_of(const Case& settings) {

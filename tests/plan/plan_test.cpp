@@ -12,29 +12,16 @@
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/planner.h"
+#include "tests/plan/equal_layers.h"
 
 namespace gpipe {
 namespace {
 
+using test::equal_layers;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-Profile equal_layers(int num_layers) {
-  Profile profile;
-  for (int index = 0; index < num_layers; ++index) {
-    LayerProfile layer;
-    layer.name = "layer" + std::to_string(index);
-    layer.forward_seconds = 1;
-    layer.backward_seconds = 2;
-    layer.parameter_bytes = 10;
-    layer.activation_bytes = 100;
-    layer.output_bytes = 1000;
-    profile.layers.push_back(layer);
-  }
-  return profile;
-}
 
 Profile without_outputs(Profile profile) {
   for (LayerProfile& layer : profile.layers) layer.output_bytes = 0;
@@ -169,13 +156,9 @@ TEST(Plan, RefusesWhatTheScheduleRefuses) {
 }
 
 std::int64_t fullest_worker(const Plan& plan, const PlanOptions& options) {
-  std::vector<StageBytes> stages;
-  for (const StageCosts& costs : plan.costs.stages) {
-    stages.push_back(stage_bytes(costs));
-  }
   const Schedule schedule =
       with_recompute(make_schedule(plan.schedule, options.num_stages, options.num_micro_batches), options.recompute);
-  const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stages);
+  const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes(plan.costs));
   return *std::max_element(peaks.begin(), peaks.end());
 }
 
@@ -192,9 +175,8 @@ TEST(Plan, PredictsThePeakThatTheScheduleHasOnOneStageAWorker) {
       PlanOptions options = options_for(3, 5, schedule);
       options.recompute = mode;
       const Plan found = plan(profile, options);
-      std::vector<StageBytes> stages;
-      for (const StageCosts& costs : found.costs.stages) stages.push_back(stage_bytes(costs));
-      EXPECT_EQ(bytes(found), peak_bytes_by_worker(with_recompute(make_schedule(schedule, 3, 5), mode), stages))
+      EXPECT_EQ(bytes(found),
+                peak_bytes_by_worker(with_recompute(make_schedule(schedule, 3, 5), mode), stage_bytes(found.costs)))
           << schedule << ", " << name(mode);
     }
   }

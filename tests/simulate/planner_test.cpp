@@ -14,6 +14,7 @@
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/simulate.h"
 #include "tests/plan/brute_force.h"
+#include "tests/plan/equal_layers.h"
 
 namespace gpipe {
 namespace {
@@ -27,18 +28,11 @@ constexpr double kNone = std::numeric_limits<double>::infinity();
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
 
 Profile equal_layers(int num_layers) {
-  Profile profile;
+  Profile profile = test::equal_layers(num_layers);
   profile.samples_per_micro_batch = 2;
-  for (int index = 0; index < num_layers; ++index) {
-    LayerProfile layer;
-    layer.name = "layer" + std::to_string(index);
-    layer.forward_seconds = 1;
-    layer.backward_seconds = 2;
-    layer.parameter_bytes = 10;
-    layer.activation_bytes = 100;
+  for (LayerProfile& layer : profile.layers) {
     layer.output_bytes = 20;
     layer.kept_output_bytes = 20;
-    profile.layers.push_back(layer);
   }
   return profile;
 }
@@ -51,12 +45,6 @@ PlanOptions all_open(int num_stages, int mini_batch_samples) {
   options.schedule = "auto";
   options.recompute = Recompute::kAuto;
   return options;
-}
-
-std::vector<StageBytes> stage_bytes_of(const Costs& costs) {
-  std::vector<StageBytes> bytes;
-  for (const StageCosts& stage : costs.stages) bytes.push_back(stage_bytes(stage));
-  return bytes;
 }
 
 std::vector<Recompute> modes_of(const Plan& plan) {
@@ -110,7 +98,7 @@ double least_step(const Profile& profile, const PlanOptions& options, const Sche
             modes.push_back(kModes[rest % 3]);
           }
           const Schedule schedule = with_recompute(base, modes);
-          const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes_of(costs));
+          const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes(costs));
           if (options.memory_limit_bytes &&
               *std::max_element(peaks.begin(), peaks.end()) > *options.memory_limit_bytes) {
             continue;
@@ -197,7 +185,7 @@ TEST(Planner, NoStageRecomputesThatFitsWithout) {
       without[stage] = Recompute::kNever;
       const Schedule schedule =
           with_recompute(make_schedule(best.schedule, best.num_workers(), best.num_micro_batches), without);
-      EXPECT_GT(peak_bytes_by_worker(schedule, stage_bytes_of(best.costs))[stage], *model.options.memory_limit_bytes)
+      EXPECT_GT(peak_bytes_by_worker(schedule, stage_bytes(best.costs))[stage], *model.options.memory_limit_bytes)
           << "seed " << seed << ", stage " << stage;
     }
   }
@@ -216,7 +204,7 @@ TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
     const Plan& best = search.best;
     ValidateOptions options;
     options.routes = best.costs.routes;
-    options.stages = stage_bytes_of(best.costs);
+    options.stages = stage_bytes(best.costs);
     options.memory_limit_bytes = model.options.memory_limit_bytes;
     EXPECT_EQ(validate(schedule_of(best), options).peak_bytes, best.predicted_peak_bytes) << "seed " << seed;
     EXPECT_EQ(search.candidates.front().step_seconds, best.predicted_step_seconds);

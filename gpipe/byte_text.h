@@ -1,4 +1,4 @@
-// Bytes as messages show them.
+// Bytes as text, for reports and messages.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,10 @@
 
 namespace gpipe {
 
-// "1.5 GiB"; below 1024, "12 bytes".
+// "1.5 GiB", four digits; "512 B".
+std::string format_bytes(std::int64_t bytes);
+
+// As messages say it: "1.5 GiB"; below 1024, "12 bytes".
 std::string byte_text(std::int64_t bytes);
 
 // "1.5 GiB (1610612736 bytes)"
