@@ -35,7 +35,10 @@ void PipelineImpl::make_accounts() {
 void PipelineImpl::book_layers() {
   if (accounts_.empty()) make_accounts();
   for (std::size_t stage = 0; stage < accounts_.size(); ++stage) {
-    for (const at::Tensor& parameter : stage_parameters_[stage]) transfer(parameter, accounts_[stage]);
+    for (const at::Tensor& parameter : stage_parameters_[stage]) {
+      transfer(parameter, accounts_[stage]);
+      if (parameter.grad().defined()) transfer(parameter.grad(), accounts_[stage]);
+    }
     for (const at::Tensor& buffer : stage_buffers_[stage]) transfer(buffer, accounts_[stage]);
   }
 }

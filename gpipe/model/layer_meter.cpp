@@ -136,7 +136,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   const double start = now();
   Tensors outputs = forward(std::move(entering));
   measure.seconds.forward = now() - start;
-  measure.bytes.working = peak() - before;
+  measure.bytes.forward_working = peak() - before;
 
   if (at_backward) at_backward();
   {
@@ -174,7 +174,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   const double middle = now();
   roots.backward(std::move(grads));
   measure.seconds.backward = now() - middle;
-  measure.bytes.working = std::max(measure.bytes.working, peak() - before);
+  measure.bytes.backward_working = peak() - before;
   return measure;
 }
 

@@ -142,21 +142,28 @@ void share_out(const std::vector<LayerMeasure>& measures, std::vector<LayerProfi
     for (std::size_t output = 0; output < bytes.outputs.size(); ++output) {
       const TensorUse& use = bytes.outputs[output];
       const bool kept = use.kept || (output < next_keeps.size() && next_keeps[output]);
+      if (!kept) continue;
+      kept_output += use.bytes;
       if (use.same_input >= 0) {
-        if (kept) keeps_input[use.same_input] = true;
-      } else if (kept) {
-        kept_output += use.bytes;
-        if (!use.kept) activation += use.bytes;
+        keeps_input[use.same_input] = true;
+      } else if (!use.kept) {
+        activation += use.bytes;
       }
     }
-    std::int64_t working = bytes.working;
+    std::int64_t kept_input = 0;
     for (std::size_t input = 0; input < keeps_input.size(); ++input) {
-      if (keeps_input[input]) working -= bytes.inputs[input].bytes;
+      if (keeps_input[input]) kept_input += bytes.inputs[input].bytes;
     }
     profile.activation_bytes = std::max<std::int64_t>(activation, 0);
-    profile.kept_output_bytes = std::min({kept_output, profile.activation_bytes, profile.output_bytes});
-    profile.working_bytes = std::max(working, profile.activation_bytes);
+    profile.kept_output_bytes = std::min(kept_output, profile.output_bytes);
+    profile.forward_working_bytes = std::max(bytes.forward_working - kept_input, profile.activation_bytes);
+    profile.backward_working_bytes = std::max(bytes.backward_working - kept_input, profile.activation_bytes);
     next_keeps = std::move(keeps_input);
+  }
+  std::int64_t kept_before = 0;  // the micro-batch itself counts nowhere
+  for (LayerProfile& profile : profiles) {
+    profile.kept_output_bytes = std::min(profile.kept_output_bytes, profile.activation_bytes + kept_before);
+    kept_before = profile.kept_output_bytes;
   }
 }
 
@@ -168,7 +175,10 @@ void merge_loss(std::vector<LayerProfile>& layers) {
   last.forward_seconds += loss.forward_seconds;
   last.backward_seconds += loss.backward_seconds;
   *last.input_grad_seconds += *loss.input_grad_seconds;
-  last.working_bytes = std::max(*last.working_bytes, last.activation_bytes + *loss.working_bytes);
+  last.forward_working_bytes =
+      std::max(*last.forward_working_bytes, last.activation_bytes + *loss.forward_working_bytes);
+  last.backward_working_bytes =
+      std::max(*last.backward_working_bytes, last.activation_bytes + *loss.backward_working_bytes);
   last.activation_bytes += loss.activation_bytes;
 }
 
@@ -194,7 +204,8 @@ Profile profile_layers(const LayerSource& source, const MicroBatch& sample, cons
   layers.resize(bytes.measures.size());
   if (options.count_bytes) share_out(bytes.measures, layers);
   for (LayerProfile& layer : layers) {
-    if (!layer.working_bytes) layer.working_bytes = layer.activation_bytes;
+    if (!layer.forward_working_bytes) layer.forward_working_bytes = layer.activation_bytes;
+    if (!layer.backward_working_bytes) layer.backward_working_bytes = layer.activation_bytes;
   }
   std::vector<std::vector<LayerMeasure>> passes;
   const int repeats = is_on_meta(sample) ? 1 : std::max(options.repeats, 1);  // counted seconds are always the same

@@ -23,11 +23,14 @@ struct StageCosts {
   std::int64_t input_bytes = 0;       // kept from F to R when the stage recomputes
   std::int64_t output_bytes = 0;      // of one activation message, and of its gradient
   std::int64_t kept_input_bytes = 0;  // of the input, kept with the activations
-  std::int64_t working_bytes = 0;     // the most that is live during an action, without the input
+  // The most that is live, the input apart, during F or R, and during B.
+  std::int64_t forward_working_bytes = 0;
+  std::int64_t backward_working_bytes = 0;
 };
 
 inline StageBytes stage_bytes(const StageCosts& costs) {
-  return {costs.static_bytes, costs.activation_bytes, costs.input_bytes, costs.kept_input_bytes, costs.working_bytes};
+  return {costs.static_bytes,     costs.activation_bytes,      costs.input_bytes,
+          costs.kept_input_bytes, costs.forward_working_bytes, costs.backward_working_bytes};
 }
 
 struct LinkCosts {

@@ -40,9 +40,13 @@ IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : opti
   std::vector<std::int64_t> skips;
   for (const SkipProfile& skip : profile.skips) skips.push_back(skip.bytes);
   passing_ = PassingSkips(profile, skips);
-  std::vector<std::int64_t> working;
+  std::vector<std::int64_t> forward;
+  std::vector<std::int64_t> backward;
+  const LayerProfile* before = nullptr;
   for (const LayerProfile& layer : profile.layers) {
-    working.push_back(activations_.back() + gpipe::working_bytes(layer));
+    first_working_.push_back(first_forward_working_bytes(layer, std::exchange(before, &layer)));
+    forward.push_back(activations_.back() + gpipe::forward_working_bytes(layer));
+    backward.push_back(activations_.back() + gpipe::backward_working_bytes(layer));
     parameters_.push_back(parameters_.back() + layer.parameter_bytes);
     other_statics_.push_back(other_statics_.back() + gradient_bytes(layer) + layer.buffer_bytes);
     activations_.push_back(activations_.back() + layer.activation_bytes);
@@ -50,14 +54,27 @@ IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : opti
     kept_.push_back(layer.kept_output_bytes);
   }
   kept_.back() = 0;  // there is no next stage to hold the model's output
-  working_ = RangeMax(std::move(working));
+  forward_working_ = RangeMax(std::move(forward));
+  backward_working_ = RangeMax(std::move(backward));
+}
+
+std::int64_t IntervalBytes::forward_working_bytes(int begin, int end) const {
+  const std::int64_t first = first_working_[begin];
+  if (end - begin < 2) return first;
+  return std::max(first, forward_working_.of(begin + 1, end) - activations_[begin]);
+}
+
+std::int64_t IntervalBytes::backward_working_bytes(int begin, int end) const {
+  return backward_working_.of(begin, end) - activations_[begin];
 }
 
 std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int end) const {
   const Int128 input_bytes = input_[begin] - passing_.passing(begin, end);
   const Int128 skip_bytes = passing_.crossing(begin) - passing_.passing(begin, end);
   const Int128 held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_[begin] + skip_bytes;
-  const Int128 at_work_bytes = working_bytes(begin, end) + input_bytes;
+  const Int128 forward_bytes = forward_working_bytes(begin, end) + input_bytes;
+  const Int128 backward_bytes = Int128{backward_working_bytes(begin, end)} + kept_[begin] + skip_bytes;
+  const Int128 at_work_bytes = std::max({forward_bytes, backward_bytes, held_bytes});
   Int128 peak = 0;
   for (const Live& held : live) {
     const Int128 activations = held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + at_work_bytes;
@@ -68,7 +85,7 @@ std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int 
 
 std::int64_t IntervalBytes::least_bytes(bool is_at_work, int begin, int end) const {
   const Int128 parameters = Int128{1 + std::int64_t{optimizer_slots_}} * (parameters_[end] - parameters_[begin]);
-  const Int128 working = is_at_work ? Int128{working_bytes(begin, end)} + kept_[begin] : 0;
+  const Int128 working = is_at_work ? Int128{backward_working_bytes(begin, end)} + kept_[begin] : 0;
   return saturated(parameters + (other_statics_[end] - other_statics_[begin]) + working);
 }
 

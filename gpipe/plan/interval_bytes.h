@@ -34,9 +34,9 @@ class IntervalBytes {
   int num_layers() const { return static_cast<int>(input_.size()) - 1; }
 
  private:
-  std::int64_t working_bytes(int begin, int end) const {
-    return working_.of(static_cast<std::size_t>(begin), static_cast<std::size_t>(end)) - activations_[begin];
-  }
+  // Of a stage's forward, without its input, and of its backward, without what is kept of the input.
+  std::int64_t forward_working_bytes(int begin, int end) const;
+  std::int64_t backward_working_bytes(int begin, int end) const;
 
   int optimizer_slots_;
   std::vector<std::int64_t> parameters_;     // prefix sums over the layers
@@ -44,7 +44,9 @@ class IntervalBytes {
   std::vector<std::int64_t> activations_;    // prefix sums over the layers
   std::vector<std::int64_t> input_;          // what crosses boundary b: the activation and the skips
   std::vector<std::int64_t> kept_;           // of the activation that crosses boundary b
-  RangeMax working_;                         // of each layer, with the activations of all layers before it
+  std::vector<std::int64_t> first_working_;  // of each layer's forward, as the first of a stage
+  RangeMax forward_working_;                 // of each layer's forward, with the activations of all layers before it
+  RangeMax backward_working_;                // the same of its backward
   PassingSkips passing_;
 };
 

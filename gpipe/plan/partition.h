@@ -56,16 +56,18 @@ struct Partition {
 
 // Note [Peak bytes]
 // A stage of layers [begin, end) holds at most
-//   static + the most, over `live`, of (activations - 1) · (A + kept) + inputs · I + (W + I if activations >= 1)
+//   static + the most, over `live`, of (activations - 1) · (A + kept) + inputs · I + (work if activations >= 1)
 // One micro-batch is worked on, the others are held:
 //   static = parameter_bytes · (1 + optimizer_slots) + gradient_bytes + buffer_bytes
 //   A      = activation_bytes, without kept_output_bytes of layer end-1 unless the model ends there: the next stage
 //            receives that tensor, and it counts as its input from then on
 //   I      = output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it
 //   kept   = what of the input the graph holds: kept_output_bytes of layer begin-1, and the skips
-//   W      = the most, over the layers, of working_bytes and activation_bytes of the layers before it in the stage
+//   work   = the larger of I + Wf, in a forward or a recompute, and kept + Wb, in a backward
+//   Wf, Wb = the most, over the layers, of forward_working_bytes, or backward_working_bytes, and activation_bytes of the
+//            layers before it in the stage; the first layer's input counts in I only
 // A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
-// forward that will be recomputed needs W too: its graph is dropped at its end. Messages that wait for their receiver are
+// forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver are
 // not counted. Bytes end at 2^63-1.
 
 // A stage of layers [begin, end), at least one, takes

@@ -25,8 +25,8 @@ const JsonForm kStageForm = {
     "stage",
     {"layers", "seconds", "bytes", "forward_seconds", "backward_seconds", "input_grad_seconds", "weight_grad_seconds",
      "recompute_seconds", "update_seconds", "static_bytes", "activation_bytes", "input_bytes", "output_bytes",
-     "kept_input_bytes", "working_bytes", "recompute", "rematerialization"},
-    15};
+     "kept_input_bytes", "forward_working_bytes", "backward_working_bytes", "recompute", "rematerialization"},
+    16};
 const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
 const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kTables = {"stages", "workers", "skips"};
@@ -45,9 +45,13 @@ constexpr std::pair<const char*, double StageCosts::*> kSeconds[] = {
     {"recompute_seconds", &StageCosts::recompute_seconds},   {"update_seconds", &StageCosts::update_seconds},
 };
 constexpr std::pair<const char*, std::int64_t StageCosts::*> kBytes[] = {
-    {"static_bytes", &StageCosts::static_bytes},         {"activation_bytes", &StageCosts::activation_bytes},
-    {"input_bytes", &StageCosts::input_bytes},           {"output_bytes", &StageCosts::output_bytes},
-    {"kept_input_bytes", &StageCosts::kept_input_bytes}, {"working_bytes", &StageCosts::working_bytes},
+    {"static_bytes", &StageCosts::static_bytes},
+    {"activation_bytes", &StageCosts::activation_bytes},
+    {"input_bytes", &StageCosts::input_bytes},
+    {"output_bytes", &StageCosts::output_bytes},
+    {"kept_input_bytes", &StageCosts::kept_input_bytes},
+    {"forward_working_bytes", &StageCosts::forward_working_bytes},
+    {"backward_working_bytes", &StageCosts::backward_working_bytes},
 };
 
 std::string stage_line(const Plan& plan, std::size_t stage) {

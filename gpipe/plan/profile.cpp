@@ -34,7 +34,8 @@ std::string to_json(const LayerProfile& layer) {
   json["activation_bytes"] = layer.activation_bytes;
   json["output_bytes"] = layer.output_bytes;
   if (layer.kept_output_bytes != 0) json["kept_output_bytes"] = layer.kept_output_bytes;
-  if (layer.working_bytes) json["working_bytes"] = *layer.working_bytes;
+  if (layer.forward_working_bytes) json["forward_working_bytes"] = *layer.forward_working_bytes;
+  if (layer.backward_working_bytes) json["backward_working_bytes"] = *layer.backward_working_bytes;
   return one_line(json);
 }
 
@@ -68,19 +69,30 @@ class ByteSum {
   std::int64_t sum_ = 0;
 };
 
-void check_order(const std::string& where, const LayerProfile& layer) {
-  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes)) {
+void check_working(const std::string& where, const char* field, std::int64_t bytes, const LayerProfile& layer) {
+  if (bytes >= layer.activation_bytes) return;
+  throw InvalidArgument(fmt::format("{}: {} is {}; expected at least activation_bytes ({})", where, field, bytes,
+                                    layer.activation_bytes));
+}
+
+void check_order(const std::string& where, const LayerProfile& layer, std::int64_t kept_before) {
+  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes + kept_before)) {
     throw InvalidArgument(
-        fmt::format("{}: kept_output_bytes is {}; expected at most output_bytes ({}) and activation_bytes ({})", where,
-                    layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes));
+        fmt::format("{}: kept_output_bytes is {}; expected at most output_bytes ({}), and activation_bytes with "
+                    "kept_output_bytes of the layer before ({})",
+                    where, layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes + kept_before));
   }
-  if (working_bytes(layer) < layer.activation_bytes) {
-    throw InvalidArgument(fmt::format("{}: working_bytes is {}; expected at least activation_bytes ({})", where,
-                                      *layer.working_bytes, layer.activation_bytes));
-  }
+  check_working(where, "forward_working_bytes", forward_working_bytes(layer), layer);
+  check_working(where, "backward_working_bytes", backward_working_bytes(layer), layer);
 }
 
 }  // namespace
+
+std::int64_t first_forward_working_bytes(const LayerProfile& layer, const LayerProfile* before) {
+  if (before == nullptr || !layer.forward_working_bytes) return forward_working_bytes(layer);
+  const std::int64_t not_kept = before->output_bytes - before->kept_output_bytes;
+  return std::max(*layer.forward_working_bytes - not_kept, layer.activation_bytes);
+}
 
 void check_profile(const Profile& profile) {
   if (profile.layers.empty()) throw InvalidArgument("the profile has no layers");
@@ -103,8 +115,9 @@ void check_profile(const Profile& profile) {
     sum.add(where, "gradient_bytes", layer.gradient_bytes.value_or(0));
     sum.add(where, "buffer_bytes", layer.buffer_bytes);
     sum.add(where, "kept_output_bytes", layer.kept_output_bytes);
-    sum.add(where, "working_bytes", layer.working_bytes.value_or(0));
-    check_order(where, layer);
+    sum.add(where, "forward_working_bytes", layer.forward_working_bytes.value_or(0));
+    sum.add(where, "backward_working_bytes", layer.backward_working_bytes.value_or(0));
+    check_order(where, layer, index == 0 ? 0 : profile.layers[index - 1].kept_output_bytes);
   }
   for (std::size_t index = 0; index < profile.skips.size(); ++index) {
     const SkipProfile& skip = profile.skips[index];

@@ -1,6 +1,7 @@
 // Profile: the measured costs of each layer. JSON both ways.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -23,20 +24,30 @@ struct LayerProfile {
   std::int64_t buffer_bytes = 0;               // kept like parameters, without gradient or optimizer state
   std::int64_t activation_bytes = 0;           // saved for the backward
   std::int64_t output_bytes = 0;
-  // The part of activation_bytes that is the layer's own output, kept by this layer or the next one; at most
-  // output_bytes. At the end of a stage that tensor is the input of the next stage, which holds it instead.
+  // The part of output_bytes that is kept for the backward, by this layer or the next one. It is counted among
+  // activation_bytes: of this layer, or, if this one only passes its input on, of the one that made it. At the end of a
+  // stage that tensor is the input of the next stage, which holds it instead.
   std::int64_t kept_output_bytes = 0;
-  // The most that is live at once while the layer runs forward or backward, above what the layers before it keep;
-  // at least activation_bytes, and these if absent.
-  std::optional<std::int64_t> working_bytes;
+  // The most that is live at once in the layer's forward and in its backward, above what the layers before it keep; its
+  // input, where nobody keeps that, counts in the forward. Both at least activation_bytes, and these if absent.
+  std::optional<std::int64_t> forward_working_bytes;
+  std::optional<std::int64_t> backward_working_bytes;
 };
 
 inline std::int64_t gradient_bytes(const LayerProfile& layer) {
   return layer.gradient_bytes.value_or(layer.parameter_bytes);
 }
-inline std::int64_t working_bytes(const LayerProfile& layer) {
-  return layer.working_bytes.value_or(layer.activation_bytes);
+inline std::int64_t forward_working_bytes(const LayerProfile& layer) {
+  return layer.forward_working_bytes.value_or(layer.activation_bytes);
 }
+inline std::int64_t backward_working_bytes(const LayerProfile& layer) {
+  return layer.backward_working_bytes.value_or(layer.activation_bytes);
+}
+inline std::int64_t working_bytes(const LayerProfile& layer) {
+  return std::max(forward_working_bytes(layer), backward_working_bytes(layer));
+}
+// The same of its forward as the first layer of a stage, without the input; `before` is the layer in front of the stage.
+std::int64_t first_forward_working_bytes(const LayerProfile& layer, const LayerProfile* before);
 
 // A tensor stashed by layer `from` and popped by layer `to`.
 struct SkipProfile {
@@ -53,8 +64,9 @@ struct Profile {
 };
 
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
-// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output and of the activations,
-// working bytes are at least the activations, and skips go forward between layers that exist.
+// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations or
+// the kept output of the layer before, working bytes are at least the activations, and skips go forward between layers that
+// exist.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
@@ -73,8 +85,8 @@ void check_profile(const Profile& profile);
 std::string to_json(const Profile& profile);
 
 // Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "samples_per_micro_batch" and, of a
-// layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes" and
-// "working_bytes" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
+// layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
+// "forward_working_bytes" and "backward_working_bytes" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
 //
 // Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
 // negative or non-finite numbers, bytes that are not whole or not in the order that check_profile wants, skips between

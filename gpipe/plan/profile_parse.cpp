@@ -14,7 +14,7 @@ const JsonForm kProfileForm = {"profile", {"samples_per_micro_batch"}, 0};
 const JsonForm kLayerForm = {"layer",
                              {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes",
                               "output_bytes", "input_grad_seconds", "weight_grad_seconds", "gradient_bytes",
-                              "buffer_bytes", "kept_output_bytes", "working_bytes"},
+                              "buffer_bytes", "kept_output_bytes", "forward_working_bytes", "backward_working_bytes"},
                              6};
 const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
 const std::vector<std::string> kTables = {"layers", "skips"};
@@ -28,7 +28,16 @@ std::string where(const JsonRecord& record, const JsonForm& form, std::size_t in
   return fmt::format("{} {}: ", form.what, index);
 }
 
-LayerProfile read_layer(const JsonReader& record) {
+std::optional<std::int64_t> read_working(const JsonReader& record, const char* name, const LayerProfile& layer) {
+  if (!record.has(name)) return std::nullopt;
+  const std::int64_t bytes = record.bytes(name);
+  if (bytes < layer.activation_bytes) {
+    record.fail_value(record.field(name), fmt::format("at least \"activation_bytes\" ({})", layer.activation_bytes));
+  }
+  return bytes;
+}
+
+LayerProfile read_layer(const JsonReader& record, std::int64_t kept_before) {
   LayerProfile layer;
   layer.name = record.string("name");
   layer.forward_seconds = record.seconds("forward_seconds");
@@ -41,16 +50,15 @@ LayerProfile read_layer(const JsonReader& record) {
   if (record.has("gradient_bytes")) layer.gradient_bytes = record.bytes("gradient_bytes");
   if (record.has("buffer_bytes")) layer.buffer_bytes = record.bytes("buffer_bytes");
   if (record.has("kept_output_bytes")) layer.kept_output_bytes = record.bytes("kept_output_bytes");
-  if (record.has("working_bytes")) layer.working_bytes = record.bytes("working_bytes");
-  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes)) {
-    record.fail_value(record.field("kept_output_bytes"),
-                      fmt::format("at most \"output_bytes\" ({}) and \"activation_bytes\" ({})", layer.output_bytes,
-                                  layer.activation_bytes));
+  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes + kept_before)) {
+    record.fail_value(
+        record.field("kept_output_bytes"),
+        fmt::format("at most \"output_bytes\" ({}), and \"activation_bytes\" with \"kept_output_bytes\" of "
+                    "the layer before ({})",
+                    layer.output_bytes, layer.activation_bytes + kept_before));
   }
-  if (working_bytes(layer) < layer.activation_bytes) {
-    record.fail_value(record.field("working_bytes"),
-                      fmt::format("at least \"activation_bytes\" ({})", layer.activation_bytes));
-  }
+  layer.forward_working_bytes = read_working(record, "forward_working_bytes", layer);
+  layer.backward_working_bytes = read_working(record, "backward_working_bytes", layer);
   return layer;
 }
 
@@ -124,7 +132,8 @@ Profile parse_profile(std::string_view json) {
     return JsonReader(json, record, form, where(record, form, index));
   };
   for (std::size_t index = 0; index < layers->records.size(); ++index) {
-    profile.layers.push_back(read_layer(read(layers->records[index], kLayerForm, index)));
+    const std::int64_t kept_before = index == 0 ? 0 : profile.layers.back().kept_output_bytes;
+    profile.layers.push_back(read_layer(read(layers->records[index], kLayerForm, index), kept_before));
   }
   if (const JsonTable* skips = find_json_table(tables, "skips")) {
     const LayerFinder finder(profile.layers);

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <optional>
 
 #include "gpipe/error.h"
 #include "gpipe/plan/plan.h"
@@ -44,7 +45,9 @@ Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int nu
     for (std::int64_t* bytes : {&layer.activation_bytes, &layer.output_bytes, &layer.kept_output_bytes}) {
       *bytes = scaled(*bytes, largest, measured);
     }
-    if (layer.working_bytes) layer.working_bytes = scaled(*layer.working_bytes, largest, measured);
+    for (std::optional<std::int64_t>* bytes : {&layer.forward_working_bytes, &layer.backward_working_bytes}) {
+      if (*bytes) *bytes = scaled(**bytes, largest, measured);
+    }
   }
   for (SkipProfile& skip : result.skips) skip.bytes = scaled(skip.bytes, largest, measured);
   return result;

@@ -14,7 +14,7 @@ namespace {
 __extension__ using Int128 = __int128;
 
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
-  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
   Int128 static_bytes = 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = layers[index];
@@ -23,17 +23,26 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     costs.backward_seconds += layer.backward_seconds;
     costs.input_grad_seconds += parts.input_grad_seconds;
     costs.weight_grad_seconds += parts.weight_grad_seconds;
-    costs.working_bytes = std::max(costs.working_bytes, costs.activation_bytes + working_bytes(layer));
+    const std::int64_t forward = index == begin
+                                     ? first_forward_working_bytes(layer, begin == 0 ? nullptr : &layers[begin - 1])
+                                     : costs.activation_bytes + forward_working_bytes(layer);
+    costs.forward_working_bytes = std::max(costs.forward_working_bytes, forward);
+    costs.backward_working_bytes =
+        std::max(costs.backward_working_bytes, costs.activation_bytes + backward_working_bytes(layer));
     costs.activation_bytes += layer.activation_bytes;
     static_bytes += Int128{layer.parameter_bytes} * (Int128{1} + optimizer_slots);
     static_bytes += Int128{gradient_bytes(layer)} + layer.buffer_bytes;
   }
   costs.recompute_seconds = costs.forward_seconds;
-  if (end < static_cast<int>(layers.size())) costs.activation_bytes -= layers[end - 1].kept_output_bytes;
   costs.static_bytes =
       static_cast<std::int64_t>(std::min<Int128>(static_bytes, std::numeric_limits<std::int64_t>::max()));
   costs.input_bytes = begin == 0 ? 0 : layers[begin - 1].output_bytes;
   costs.kept_input_bytes = begin == 0 ? 0 : layers[begin - 1].kept_output_bytes;
+  if (end < static_cast<int>(layers.size())) costs.activation_bytes -= layers[end - 1].kept_output_bytes;
+  if (costs.activation_bytes < 0) {  // a stage that passes on what it was given
+    costs.kept_input_bytes += costs.activation_bytes;
+    costs.activation_bytes = 0;
+  }
   costs.output_bytes = layers[end - 1].output_bytes;
   return costs;
 }

@@ -112,8 +112,10 @@ std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const s
       const WideBytes held = WideBytes{bytes.activation_bytes} + bytes.kept_input_bytes;
       const WideBytes others = live - (at_work == AtWork::kActivations ? held : 0) -
                                (at_work == AtWork::kInput ? WideBytes{bytes.input_bytes} : 0);
-      const std::int64_t input = at_work == AtWork::kActivations ? bytes.kept_input_bytes : bytes.input_bytes;
-      peak = std::max(peak, others + std::max(bytes.working_bytes, bytes.activation_bytes) + input);
+      const bool is_backward = at_work == AtWork::kActivations;
+      const std::int64_t working = is_backward ? bytes.backward_working_bytes : bytes.forward_working_bytes;
+      const std::int64_t input = is_backward ? bytes.kept_input_bytes : bytes.input_bytes;
+      peak = std::max(peak, others + std::max(working, bytes.activation_bytes) + input);
       if (backward) live += change.activations * held + WideBytes{change.inputs} * bytes.input_bytes;
     });
     peaks.push_back(saturated(fixed[worker] + peak));

@@ -32,8 +32,9 @@ struct StageBytes {
   std::int64_t activation_bytes = 0;  // without the input
   std::int64_t input_bytes = 0;
   std::int64_t kept_input_bytes = 0;  // the part of the input that is held with the activations
-  std::int64_t working_bytes = 0;     // the most that is live while it is worked on, without the input; less than
-                                      // activation_bytes means these
+  // The most that is live, the input apart, during F or R, and during the backward; less than activation_bytes means these.
+  std::int64_t forward_working_bytes = 0;
+  std::int64_t backward_working_bytes = 0;
 };
 
 // For each worker, the peak of bytes held over all its stages; the largest int64 if it is more than that. See

@@ -210,7 +210,8 @@ Costs uniform_costs(const Schedule& schedule, const StageCosts& worker_share) {
     }
     stage.static_bytes /= parts;
     stage.activation_bytes /= parts;
-    stage.working_bytes /= parts;
+    stage.forward_working_bytes /= parts;
+    stage.backward_working_bytes /= parts;
     costs.stages.push_back(stage);
   }
   return costs;

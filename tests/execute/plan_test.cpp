@@ -131,8 +131,11 @@ TEST(ProfileOnMetaTest, HasTheBytesOfTheCpuAndSecondsFromOperations) {
     EXPECT_EQ(on_meta.layers[layer].kept_output_bytes, on_cpu.layers[layer].kept_output_bytes)
         << on_cpu.layers[layer].name;
     EXPECT_EQ(on_meta.layers[layer].parameter_bytes, on_cpu.layers[layer].parameter_bytes);
-    EXPECT_NEAR(static_cast<double>(*on_meta.layers[layer].working_bytes),
-                static_cast<double>(*on_cpu.layers[layer].working_bytes), 1024)
+    EXPECT_NEAR(static_cast<double>(*on_meta.layers[layer].forward_working_bytes),
+                static_cast<double>(*on_cpu.layers[layer].forward_working_bytes), 1024)
+        << on_cpu.layers[layer].name;
+    EXPECT_NEAR(static_cast<double>(*on_meta.layers[layer].backward_working_bytes),
+                static_cast<double>(*on_cpu.layers[layer].backward_working_bytes), 1024)
         << on_cpu.layers[layer].name;
   }
   // The head: a product of [16 * 5, 8] and [8, 11] at 1e9 operations a second, two an element and one more for the bias.

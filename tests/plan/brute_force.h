@@ -46,14 +46,21 @@ inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, con
                                 int end) {
   std::int64_t weights = 0;
   std::int64_t activations = 0;
-  std::int64_t working = 0;
+  std::int64_t forward = 0;   // the most in a forward, without the input
+  std::int64_t backward = 0;  // the most in a backward, without what is kept of the input
   std::int64_t inputs = begin > 0 ? profile.layers[begin - 1].output_bytes : 0;
   std::int64_t kept_inputs = begin > 0 ? profile.layers[begin - 1].kept_output_bytes : 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = profile.layers[index];
     weights += layer.parameter_bytes * (1 + optimizer_slots) + layer.buffer_bytes;
     weights += layer.gradient_bytes ? *layer.gradient_bytes : layer.parameter_bytes;
-    working = std::max(working, activations + (layer.working_bytes ? *layer.working_bytes : layer.activation_bytes));
+    std::int64_t in_forward = activations + layer.forward_working_bytes.value_or(layer.activation_bytes);
+    if (index == begin && begin > 0 && layer.forward_working_bytes) {
+      in_forward = std::max(in_forward + kept_inputs - inputs, layer.activation_bytes);
+    }
+    const std::int64_t in_backward = activations + layer.backward_working_bytes.value_or(layer.activation_bytes);
+    forward = std::max(forward, in_forward);
+    backward = std::max(backward, in_backward);
     activations += layer.activation_bytes;
   }
   if (end < static_cast<int>(profile.layers.size())) activations -= profile.layers[end - 1].kept_output_bytes;
@@ -63,10 +70,11 @@ inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, con
       kept_inputs += skip.bytes;
     }
   }
+  const std::int64_t at_work = std::max(forward + inputs, backward + kept_inputs);
   std::int64_t peak = 0;
   for (const Live& held : live) {
     std::int64_t bytes = held.inputs * inputs;
-    if (held.activations > 0) bytes += (held.activations - 1) * (activations + kept_inputs) + working + inputs;
+    if (held.activations > 0) bytes += (held.activations - 1) * (activations + kept_inputs) + at_work;
     peak = std::max(peak, bytes);
   }
   return weights + peak;

@@ -83,9 +83,12 @@ class RandomChain {
     if (between(0, 1) == 0) layer.gradient_bytes = between(0, 3);
     if (between(0, 1) == 0) layer.buffer_bytes = between(0, 2);
     if (between(0, 1) == 0) {
-      layer.kept_output_bytes = between(0, static_cast<int>(std::min(layer.activation_bytes, layer.output_bytes)));
+      const std::int64_t kept_before = profile.layers.empty() ? 0 : profile.layers.back().kept_output_bytes;
+      layer.kept_output_bytes =
+          between(0, static_cast<int>(std::min(layer.activation_bytes + kept_before, layer.output_bytes)));
     }
-    if (between(0, 1) == 0) layer.working_bytes = layer.activation_bytes + between(0, 9);
+    if (between(0, 1) == 0) layer.forward_working_bytes = layer.activation_bytes + between(0, 9);
+    if (between(0, 1) == 0) layer.backward_working_bytes = layer.activation_bytes + between(0, 9);
     return layer;
   }
 

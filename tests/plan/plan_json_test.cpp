@@ -26,7 +26,8 @@ Profile model() {
     layer.activation_bytes = 100;
     layer.output_bytes = 20;
     layer.kept_output_bytes = 7;
-    layer.working_bytes = 130;
+    layer.forward_working_bytes = 130;
+    layer.backward_working_bytes = 140;
     profile.layers.push_back(layer);
   }
   profile.skips = {{"skip", 0, 7, 50}};
@@ -99,7 +100,8 @@ TEST(PlanJson, ComesBackBitForBit) {
     EXPECT_EQ(again.partition.stages[stage].bytes, plan.partition.stages[stage].bytes);
     EXPECT_EQ(again.costs.stages[stage].recompute_seconds, plan.costs.stages[stage].recompute_seconds);
     EXPECT_EQ(again.costs.stages[stage].kept_input_bytes, plan.costs.stages[stage].kept_input_bytes);
-    EXPECT_EQ(again.costs.stages[stage].working_bytes, plan.costs.stages[stage].working_bytes);
+    EXPECT_EQ(again.costs.stages[stage].forward_working_bytes, plan.costs.stages[stage].forward_working_bytes);
+    EXPECT_EQ(again.costs.stages[stage].backward_working_bytes, plan.costs.stages[stage].backward_working_bytes);
   }
   EXPECT_EQ(to_json(again), to_json(plan));
   EXPECT_EQ(schedule_of(again), schedule_of(plan));
@@ -134,8 +136,8 @@ TEST(PlanJson, SaysWhereAndWhyItIsRefused) {
   EXPECT_THAT(refusal(with(text, "\"speed\":0.7", "\"speed\":0")), HasSubstr("worker 1: \"speed\" is 0"));
   EXPECT_THAT(refusal(with(text, ",\"speed\":0.7", "")), HasSubstr("expected the same of all"));
   EXPECT_THAT(refusal(with(text, "\"to_stage\":3", "\"to_stage\":4")), HasSubstr("a stage above 0, and at most 3"));
-  EXPECT_THAT(refusal(with(text, "\"working_bytes\"", "\"working_byte\"")),
-              HasSubstr("did you mean \"working_bytes\"?"));
+  EXPECT_THAT(refusal(with(text, "\"forward_working_bytes\"", "\"forward_working_byte\"")),
+              HasSubstr("did you mean \"forward_working_bytes\"?"));
   EXPECT_THAT(refusal(with(text, "\"skips\"", "\"skip\"")), HasSubstr("unknown field \"skip\""));
   EXPECT_THAT(refusal("{}"), HasSubstr("\"schedule\" is missing"));
   EXPECT_THAT(refusal(""), StartsWith("line 1, column 1: "));

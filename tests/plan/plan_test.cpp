@@ -166,7 +166,8 @@ TEST(Plan, PredictsThePeakThatTheScheduleHasOnOneStageAWorker) {
   Profile profile = equal_layers(7);
   for (std::size_t layer = 0; layer < profile.layers.size(); ++layer) {
     profile.layers[layer].kept_output_bytes = static_cast<std::int64_t>(10 * layer);
-    profile.layers[layer].working_bytes = 100 + static_cast<std::int64_t>(37 * layer % 90);
+    profile.layers[layer].forward_working_bytes = 100 + static_cast<std::int64_t>(37 * layer % 90);
+    profile.layers[layer].backward_working_bytes = 100 + static_cast<std::int64_t>(23 * layer % 90);
     profile.layers[layer].output_bytes = 90;
   }
   profile.skips = {{"residual", 1, 5, 50}};
@@ -246,18 +247,34 @@ TEST(StageCosts, AnOutputThatIsKeptBelongsToTheNextStage) {
     layer.buffer_bytes = 5;
     layer.kept_output_bytes = 60;
   }
-  profile.layers[0].working_bytes = 350;
-  profile.layers[1].working_bytes = 170;
+  profile.layers[0].forward_working_bytes = 350;
+  profile.layers[1].forward_working_bytes = 170;
+  profile.layers[1].backward_working_bytes = 210;
+  profile.layers[2].forward_working_bytes = 1150;  // among it the input, of which 940 are not kept
   profile.skips = {{"into", 1, 2, 8}};
   const Costs costs = stage_costs(profile, {2, 2}, {}, 1);
   EXPECT_EQ(costs.stages[0].static_bytes, 2 * (20 + 3 + 5));
   EXPECT_EQ(costs.stages[0].activation_bytes, 200 - 60);
-  EXPECT_EQ(costs.stages[0].working_bytes, 350);  // more than 100 + 170
+  EXPECT_EQ(costs.stages[0].forward_working_bytes, 350);  // more than 100 + 170
+  EXPECT_EQ(costs.stages[0].backward_working_bytes, 100 + 210);
   EXPECT_EQ(costs.stages[0].kept_input_bytes, 0);
-  EXPECT_EQ(costs.stages[1].activation_bytes, 200);  // the model's own output stays
-  EXPECT_EQ(costs.stages[1].working_bytes, 200);
+  EXPECT_EQ(costs.stages[1].activation_bytes, 200);              // the model's own output stays
+  EXPECT_EQ(costs.stages[1].forward_working_bytes, 1150 - 940);  // more than 200
+  EXPECT_EQ(costs.stages[1].backward_working_bytes, 200);
   EXPECT_EQ(costs.stages[1].input_bytes, 1000 + 8);
   EXPECT_EQ(costs.stages[1].kept_input_bytes, 60 + 8);
+}
+
+TEST(StageCosts, AStageThatPassesItsInputOnHoldsNothing) {
+  Profile profile = equal_layers(3);
+  profile.layers[0].kept_output_bytes = 80;
+  profile.layers[1].activation_bytes = 0;
+  profile.layers[1].kept_output_bytes = 80;  // the same tensor, as a view
+  const Costs costs = stage_costs(profile, {1, 1, 1}, {}, 1);
+  EXPECT_EQ(costs.stages[0].activation_bytes, 100 - 80);
+  EXPECT_EQ(costs.stages[1].activation_bytes, 0);
+  EXPECT_EQ(costs.stages[1].kept_input_bytes, 0);
+  EXPECT_EQ(costs.stages[2].kept_input_bytes, 80);
 }
 
 TEST(StageCosts, EndAtTheLargestNumberInsteadOfWrappingAround) {

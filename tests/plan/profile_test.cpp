@@ -75,7 +75,8 @@ Profile awkward_profile() {
   layer.buffer_bytes = 11;
   layer.output_bytes = 13;
   layer.kept_output_bytes = 12;
-  layer.working_bytes = kMaxBytes;
+  layer.forward_working_bytes = kMaxBytes;
+  layer.backward_working_bytes = kMaxBytes - 1;
   profile.samples_per_micro_batch = 3;
   profile.layers.push_back(layer);
   profile.layers.push_back({});
@@ -101,7 +102,8 @@ TEST(Profile, ComesBackFromItsJsonBitForBit) {
     EXPECT_EQ(again.layers[layer].gradient_bytes, profile.layers[layer].gradient_bytes);
     EXPECT_EQ(again.layers[layer].buffer_bytes, profile.layers[layer].buffer_bytes);
     EXPECT_EQ(again.layers[layer].kept_output_bytes, profile.layers[layer].kept_output_bytes);
-    EXPECT_EQ(again.layers[layer].working_bytes, profile.layers[layer].working_bytes);
+    EXPECT_EQ(again.layers[layer].forward_working_bytes, profile.layers[layer].forward_working_bytes);
+    EXPECT_EQ(again.layers[layer].backward_working_bytes, profile.layers[layer].backward_working_bytes);
   }
   EXPECT_EQ(again.samples_per_micro_batch, 3);
   ASSERT_EQ(again.skips.size(), profile.skips.size());
@@ -239,17 +241,20 @@ TEST(Profile, FieldsThatOlderFilesLackMayBeAbsent) {
   EXPECT_EQ(gradient_bytes(profile.layers[0]), 3);
   EXPECT_EQ(profile.layers[0].buffer_bytes, 0);
   EXPECT_EQ(profile.layers[0].kept_output_bytes, 0);
-  EXPECT_EQ(profile.layers[0].working_bytes, std::nullopt);
+  EXPECT_EQ(profile.layers[0].forward_working_bytes, std::nullopt);
+  EXPECT_EQ(profile.layers[0].backward_working_bytes, std::nullopt);
   EXPECT_EQ(working_bytes(profile.layers[0]), 4);
 }
 
 TEST(Profile, RefusesBytesThatContradictEachOther) {
   EXPECT_THAT(layer_refusal("\"name\"", "\"kept_output_bytes\":5,\"name\""),
               AllOf(HasSubstr("layer 1 \"conv\": \"kept_output_bytes\" is 5"),
-                    HasSubstr("at most \"output_bytes\" (5) and \"activation_bytes\" (4)")));
-  EXPECT_THAT(
-      layer_refusal("\"name\"", "\"working_bytes\":3,\"name\""),
-      AllOf(HasSubstr("layer 1 \"conv\": \"working_bytes\" is 3"), HasSubstr("at least \"activation_bytes\" (4)")));
+                    HasSubstr("at most \"output_bytes\" (5), and \"activation_bytes\" with")));
+  for (const std::string field : {"forward_working_bytes", "backward_working_bytes"}) {
+    EXPECT_THAT(
+        layer_refusal("\"name\"", "\"" + field + "\":3,\"name\""),
+        AllOf(HasSubstr("layer 1 \"conv\": \"" + field + "\" is 3"), HasSubstr("at least \"activation_bytes\" (4)")));
+  }
 }
 
 TEST(Profile, RefusesSamplesThatAreNotAWholeNumber) {
@@ -378,7 +383,10 @@ TEST(Profile, IsCheckedBeforeItIsUsed) {
               HasSubstr("more than 2^63-1"));
   EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].kept_output_bytes = 5; }),
               AllOf(HasSubstr("layer 1 \"head\""), HasSubstr("kept_output_bytes is 5")));
-  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].working_bytes = 3; }), HasSubstr("working_bytes is 3"));
+  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].forward_working_bytes = 3; }),
+              HasSubstr("forward_working_bytes is 3"));
+  EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].backward_working_bytes = 3; }),
+              HasSubstr("backward_working_bytes is 3"));
   EXPECT_THAT(problem([](Profile& profile) { profile.layers[1].buffer_bytes = -1; }), HasSubstr("buffer_bytes is -1"));
   EXPECT_THAT(problem([](Profile& profile) { profile.samples_per_micro_batch = -1; }),
               HasSubstr("samples_per_micro_batch is -1"));

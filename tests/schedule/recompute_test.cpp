@@ -104,13 +104,16 @@ TEST(Liveness, PeakBytesAddWeightsInputsAndActivations) {
 
 TEST(Liveness, OneMicroBatchIsWorkedOnAndTheOthersAreHeld) {
   // 7 · (100 + 4) held, 300 and an input of 10 at work.
-  const std::vector<StageBytes> bytes(1, StageBytes{1000, 100, 10, 4, 300});
+  const std::vector<StageBytes> bytes(1, StageBytes{1000, 100, 10, 4, 300, 200});
   EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(1, 8), bytes), (std::vector<std::int64_t>{1000 + 7 * 104 + 310}));
   // Seven inputs held, and the eighth with the forward whose graph is dropped.
   EXPECT_EQ(peak_bytes_by_worker(with_recompute(schedules::gpipe(1, 8), Recompute::kAlways), bytes),
             (std::vector<std::int64_t>{1000 + 7 * 10 + 310}));
+  // A backward that needs more, with what is kept of the input.
+  EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(1, 8), {StageBytes{1000, 100, 10, 4, 300, 400}}),
+            (std::vector<std::int64_t>{1000 + 7 * 104 + 404}));
   // The backward of the large stage is the peak, when the small one on the same worker holds its activations, too.
-  const std::vector<StageBytes> unequal = {StageBytes{0, 1, 0, 0, 50}, StageBytes{0, 20, 0, 0, 20}};
+  const std::vector<StageBytes> unequal = {StageBytes{0, 1, 0, 0, 50, 50}, StageBytes{0, 20, 0, 0, 20, 20}};
   EXPECT_EQ(peak_bytes_by_worker(schedules::looped_bfs(1, 2, 2), unequal), (std::vector<std::int64_t>{51}));
   EXPECT_EQ(peak_bytes_by_worker(parse_text("0F0 1F0 0F1 1F1 0B0 1B0 1B1 0B1"), unequal),
             (std::vector<std::int64_t>{50 + 1 + 40}));

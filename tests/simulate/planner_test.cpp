@@ -66,7 +66,8 @@ class RandomModel {
       layer.activation_bytes = between(0, 100);
       layer.output_bytes = between(0, 20);
       layer.kept_output_bytes = std::min<std::int64_t>(layer.activation_bytes, between(0, 1) * layer.output_bytes);
-      if (between(0, 1) == 0) layer.working_bytes = layer.activation_bytes + between(0, 50);
+      if (between(0, 1) == 0) layer.forward_working_bytes = layer.activation_bytes + between(0, 50);
+      if (between(0, 1) == 0) layer.backward_working_bytes = layer.activation_bytes + between(0, 50);
       profile.layers.push_back(layer);
     }
     if (between(0, 2) == 0) profile.skips.push_back({"skip", 0, num_layers - 1, between(0, 20)});
@@ -189,7 +190,7 @@ TEST(Planner, NoStageRecomputesThatFitsWithout) {
           << "seed " << seed << ", stage " << stage;
     }
   }
-  EXPECT_GT(recomputing, 20);
+  EXPECT_GT(recomputing, 10);
 }
 
 TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
@@ -317,7 +318,8 @@ TEST(Planner, RefusesToChooseWithoutKnowingTheSamples) {
 
 TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
   Profile profile = equal_layers(1);
-  profile.layers[0].working_bytes = 101;
+  profile.layers[0].forward_working_bytes = 101;
+  profile.layers[0].backward_working_bytes = 105;
   profile.layers[0].buffer_bytes = 7;
   profile.layers[0].input_grad_seconds = 1;
   profile.skips = {{"skip", 0, 0, 9}};
@@ -327,7 +329,8 @@ TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
   EXPECT_EQ(scaled.layers[0].backward_seconds, 2.5);
   EXPECT_EQ(scaled.layers[0].input_grad_seconds, 1.25);
   EXPECT_EQ(scaled.layers[0].activation_bytes, 150);
-  EXPECT_EQ(scaled.layers[0].working_bytes, 152);
+  EXPECT_EQ(scaled.layers[0].forward_working_bytes, 152);
+  EXPECT_EQ(scaled.layers[0].backward_working_bytes, 158);
   EXPECT_EQ(scaled.layers[0].output_bytes, 30);
   EXPECT_EQ(scaled.layers[0].kept_output_bytes, 30);
   EXPECT_EQ(scaled.skips[0].bytes, 14);
