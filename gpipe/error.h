@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace gpipe {
 
@@ -82,6 +83,17 @@ class OutOfMemoryError : public Error {
   std::int64_t requested_bytes_;
   std::int64_t live_bytes_;
   std::int64_t limit_bytes_;
+};
+
+// Variables of the environment that do not make a world: one is missing, or its value cannot be used.
+class EnvironmentError : public Error {
+ public:
+  EnvironmentError(const std::string& what, std::string variable) : Error(what), variable_(std::move(variable)) {}
+  // The one at fault.
+  const std::string& variable() const { return variable_; }
+
+ private:
+  std::string variable_;
 };
 
 }  // namespace gpipe
