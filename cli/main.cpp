@@ -1,6 +1,9 @@
-// The gpipe command: schedules printed, proven, simulated and planned, translations scored, without torch.
+// The gpipe command: schedules printed, proven, simulated and planned, translations scored, ranks started, without torch.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/bleu_command.h"
 #include "cli/check_command.h"
@@ -8,6 +11,7 @@
 #include "cli/doctor_command.h"
 #include "cli/failure.h"
 #include "cli/help.h"
+#include "cli/launch_command.h"
 #include "cli/plan_command.h"
 #include "cli/schedule_command.h"
 #include "cli/simulate_command.h"
@@ -19,7 +23,7 @@ namespace {
 
 using namespace gpipe::cli;
 
-void add_commands(CLI::App& app, Run& chosen) {
+void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) {
   app.allow_extras();  // refuse_unknown_arguments says what they are, better than CLI11
   app.require_subcommand(0, 1);
   add_schedule_command(app, chosen);
@@ -27,6 +31,7 @@ void add_commands(CLI::App& app, Run& chosen) {
   add_simulate_command(app, chosen);
   add_plan_command(app, chosen);
   add_bleu_command(app, chosen);
+  add_launch_command(app, std::move(program), chosen);
   add_doctor_command(app, chosen);
   add_torch_commands(app);
   app.set_version_flag("--version", "gpipe " GPIPE_VERSION, "Print the version")->group("Other");
@@ -38,6 +43,7 @@ void add_commands(CLI::App& app, Run& chosen) {
                  "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
                  "  gpipe bleu --reference english.txt output.txt\n"
                  "  gpipe train image --stages 2 --micro-batches 8\n"
+                 "  gpipe launch -n 4 -- ./program\n"
                  "\n"
                  "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
                  "answer (schedule refused, memory too small, something missing), 2 bad usage\n"
@@ -67,7 +73,7 @@ int main(int argc, char** argv) {
   CLI::App app("", "gpipe");
   Run chosen;
   try {
-    add_commands(app, chosen);
+    add_commands(app, split_off_program(argc, argv), chosen);
     hand_over_torch_command(argc, argv);
     parse(app, argc, argv);
     refuse_unknown_arguments(app);

@@ -37,9 +37,9 @@ Colour parse_colour(std::string_view word) {
   return kColours[parse_choice(word, {"auto", "always", "never"})];
 }
 
-bool shows_colour(Colour colour) {
+bool shows_colour(Colour colour, int fd) {
   if (colour != Colour::kAuto) return colour == Colour::kAlways;
-  return isatty(STDOUT_FILENO) != 0 && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
+  return isatty(fd) != 0 && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
 }
 
 int output_width() {

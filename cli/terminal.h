@@ -11,8 +11,8 @@ enum class Colour { kAuto, kAlways, kNever };
 // "auto", "always", "never". Throws InvalidArgument for any other word, naming the nearest valid one.
 Colour parse_colour(std::string_view word);
 
-// With kAuto: standard output is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
-bool shows_colour(Colour colour);
+// With kAuto: `fd` is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
+bool shows_colour(Colour colour, int fd = 1);
 
 // Columns of the terminal on standard output (or COLUMNS, where it does not tell); 100 when output goes elsewhere.
 int output_width();

@@ -96,4 +96,16 @@ class EnvironmentError : public Error {
   std::string variable_;
 };
 
+// A program that a launcher cannot start. Nothing runs any more.
+class LaunchError : public Error {
+ public:
+  // As shells have them.
+  enum ExitCode : int { kNotStarted = 125, kNotExecutable = 126, kNotFound = 127 };
+  LaunchError(const std::string& what, ExitCode exit_code) : Error(what), exit_code_(exit_code) {}
+  ExitCode exit_code() const { return exit_code_; }
+
+ private:
+  ExitCode exit_code_;
+};
+
 }  // namespace gpipe

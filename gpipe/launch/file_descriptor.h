@@ -1,0 +1,32 @@
+// FileDescriptor: closes what it holds.
+#pragma once
+
+#include <unistd.h>
+
+#include <utility>
+
+namespace gpipe {
+
+class FileDescriptor {
+ public:
+  FileDescriptor() = default;
+  explicit FileDescriptor(int number) : number_(number) {}
+  ~FileDescriptor() { reset(); }
+  FileDescriptor(FileDescriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    if (this != &other) reset(std::exchange(other.number_, -1));
+    return *this;
+  }
+
+  int get() const { return number_; }
+  bool is_open() const { return number_ >= 0; }
+  void reset(int number = -1) {
+    if (number_ >= 0) close(number_);
+    number_ = number;
+  }
+
+ private:
+  int number_ = -1;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,118 @@
+#include "gpipe/launch/launch.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <fstream>
+#include <optional>
+
+#include "gpipe/error.h"
+#include "gpipe/launch/guard.h"
+#include "gpipe/launch/signal_queue.h"
+#include "gpipe/launch/spawn.h"
+#include "gpipe/launch/world.h"
+
+namespace gpipe {
+namespace {
+
+std::vector<std::string> own_environment() {
+  std::vector<std::string> entries;
+  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
+  return entries;
+}
+
+// What the ranks would say later, all of them.
+void check_world(const std::vector<std::string>& environment) {
+  world_from([&](std::string_view name) -> std::optional<std::string> {
+    for (const std::string& entry : environment) {
+      if (entry.size() > name.size() && entry[name.size()] == '=' && entry.compare(0, name.size(), name) == 0) {
+        return entry.substr(name.size() + 1);
+      }
+    }
+    return std::nullopt;
+  });
+}
+
+// A pipe must not get the number of a standard stream that somebody closed.
+void open_standard_streams() {
+  int fd = 0;
+  while ((fd = open("/dev/null", O_RDWR)) >= 0 && fd <= STDERR_FILENO) {
+  }
+  if (fd > STDERR_FILENO) close(fd);
+}
+
+std::vector<pid_t> children() {
+  const std::string self = std::to_string(getpid());
+  std::ifstream file("/proc/" + self + "/task/" + self + "/children");
+  std::vector<pid_t> pids;
+  for (pid_t pid = 0; file >> pid;) pids.push_back(pid);
+  return pids;
+}
+
+// While it lives, orphans of the ranks become children of this process; at the end they are killed. Those it had before,
+// from a shell that became this program, are not touched.
+class Orphans {
+ public:
+  Orphans() : before_(children()) { prctl(PR_SET_CHILD_SUBREAPER, 1); }
+  Orphans(const Orphans&) = delete;
+  Orphans& operator=(const Orphans&) = delete;
+  ~Orphans() {
+    // The death of one may bring others.
+    for (bool any = true; any;) {
+      any = false;
+      for (const pid_t pid : children()) {
+        if (std::find(before_.begin(), before_.end(), pid) != before_.end()) continue;
+        kill(pid, SIGKILL);
+        while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
+        }
+        any = true;
+      }
+    }
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+  }
+
+ private:
+  const std::vector<pid_t> before_;
+};
+
+void kill_started(const std::vector<RankProcess>& ranks) {
+  for (const RankProcess& rank : ranks) kill(-rank.pid, SIGKILL);
+  for (const RankProcess& rank : ranks) waitpid(rank.pid, nullptr, 0);
+}
+
+std::vector<RankProcess> start(const LaunchOptions& options, const SignalQueue& signals, const Guard& guard) {
+  const std::vector<std::string> inherited = own_environment();
+  check_world(rank_environment(options.job, 0, inherited));
+  const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  std::vector<RankProcess> ranks;
+  try {
+    for (int local_rank = 0; local_rank < options.job.num_local_ranks; ++local_rank) {
+      const int rank = options.job.first_rank + local_rank;
+      const bool reads = rank == 0 && isatty(STDIN_FILENO) == 0;
+      ranks.push_back(spawn({rank, options.program, rank_environment(options.job, local_rank, inherited),
+                             reads ? STDIN_FILENO : nothing.get()},
+                            signals, guard));
+    }
+  } catch (...) {
+    kill_started(ranks);
+    throw;
+  }
+  return ranks;
+}
+
+}  // namespace
+
+LaunchResult launch(const LaunchOptions& options) {
+  open_standard_streams();
+  const SignalQueue signals;
+  const Orphans orphans;  // the last to go but one: the guard ends before it looks
+  Guard guard;
+  return supervise(start(options, signals, guard), signals, guard, options.supervise);
+}
+
+}  // namespace gpipe

@@ -1,0 +1,14 @@
+// Interfaces and ports of this host.
+#pragma once
+
+#include <string>
+
+namespace gpipe {
+
+// The IPv4 address of an interface such as "lo". Throws InvalidArgument, naming those that have one.
+std::string interface_address(const std::string& name);
+
+// A TCP port of an IPv4 address of this host that nobody listens on, for now. Throws LaunchError if there is none.
+int free_port(const std::string& address);
+
+}  // namespace gpipe
