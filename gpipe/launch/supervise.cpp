@@ -39,6 +39,7 @@ struct Rank {
   bool is_gone = false;    // and all the others
   int status = 0;
   std::optional<Clock::time_point> kill_at;
+  std::optional<Clock::time_point> killed_at;
 };
 
 class Supervisor {
@@ -174,8 +175,10 @@ class Supervisor {
     return std::all_of(ranks_.begin(), ranks_.end(), [](const std::unique_ptr<Rank>& rank) { return rank->is_gone; });
   }
 
-  static void send(const Rank& rank, int signal) {
-    if (!rank.is_gone) kill(-rank.pid, signal);
+  static void send(Rank& rank, int signal) {
+    if (rank.is_gone) return;
+    kill(-rank.pid, signal);
+    if (signal == SIGKILL && !rank.killed_at) rank.killed_at = Clock::now();
   }
 
   void send_all(int signal) {
@@ -236,7 +239,9 @@ class Supervisor {
   void look_for_the_gone() {
     for (const std::unique_ptr<Rank>& rank : ranks_) {
       if (!rank->has_ended || rank->is_gone) continue;
-      if (kill(-rank->pid, 0) != 0) {
+      // What was killed and is still there is a zombie, whose parent, outside of the group, does not care.
+      const bool only_zombies = rank->killed_at && Clock::now() - *rank->killed_at > std::chrono::seconds(1);
+      if (only_zombies || kill(-rank->pid, 0) != 0) {
         rank->is_gone = true;
         guard_.forget(rank->pid);
       } else if (!rank->kill_at) {

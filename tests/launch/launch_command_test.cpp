@@ -217,6 +217,15 @@ TEST(Launch, EndsWhatARankLeavesBehind) {
   EXPECT_THAT(processes_with(word), IsEmpty());
 }
 
+// A zombie in a rank's process group whose parent has left the group and never asks for it.
+TEST(Launch, WaitsForNoZombie) {
+  RunningCommand command({GPIPE_COMMAND, "launch", "-n", "1", "--grace", "0.1", "--", "/bin/sh", "-c",
+                          "(true & exec setsid sleep 1000) & sleep 0.1; echo done"});
+  const Outcome outcome = command.finish();
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(outcome.out, "[0] done\n");
+}
+
 TEST(Launch, LeavesAloneWhatWasThereBefore) {
   const std::string word = unique_word();
   RunningCommand command({"/bin/sh", "-c",
