@@ -1,42 +1,27 @@
 #include "cli/launch_command.h"
 
 #include <fmt/format.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <optional>
 #include <string_view>
 
 #include "cli/help.h"
-#include "cli/input_file.h"
+#include "cli/launch_job.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "gpipe/launch/launch.h"
-#include "gpipe/launch/network.h"
-#include "gpipe/launch/secret.h"
 
 namespace gpipe::cli {
 namespace {
 
-constexpr int kMostRanksOfAHost = 1024;
-constexpr int kDefaultPort = 29500;  // torchrun's
-constexpr std::size_t kShortestSecret = 16;
-
 struct LaunchCommand {
   std::vector<std::string> program;
-  std::optional<int> num_ranks;
-  std::optional<int> num_replicas;
-  std::vector<std::string> hosts;
-  std::optional<int> host_index;
-  std::optional<int> port;
-  std::string network_interface;
-  std::string secret_file;
-  std::optional<double> timeout_seconds;
+  JobOptions job;
   double grace_seconds = 10;
   bool no_prefix = false;
 };
@@ -78,119 +63,6 @@ std::vector<std::string> parse_hosts(std::string_view words) {
   return hosts;
 }
 
-std::string environment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
-
-std::string own_host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
-// Which of the hosts this is, by its name up to the first dot if not by all of it.
-int find_own_index(const std::vector<std::string>& hosts) {
-  const std::string own = own_host_name();
-  const auto first_part = [](const std::string& name) { return name.substr(0, name.find('.')); };
-  std::vector<int> found;
-  for (std::size_t host = 0; host < hosts.size(); ++host) {
-    if (hosts[host] == own) return static_cast<int>(host);
-    if (first_part(hosts[host]) == first_part(own)) found.push_back(static_cast<int>(host));
-  }
-  if (found.size() == 1) return found.front();
-  throw UsageError(fmt::format("which of the hosts {} is this one, '{}'?", fmt::join(hosts, ", "), own),
-                   "add --host-index I: 0 for the first of them");
-}
-
-std::string read_secret_file(const std::string& path) {
-  struct stat status {};
-  if (stat(path.c_str(), &status) == 0 && (status.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    throw UsageError(fmt::format("--secret-file: others than its owner may use '{}'", path),
-                     fmt::format("chmod 600 '{}', and make a new secret if somebody could have read it", path));
-  }
-  std::string secret = read_input_file(path);
-  while (!secret.empty() && (secret.back() == '\n' || secret.back() == '\r')) secret.pop_back();
-  return secret;
-}
-
-std::string find_secret(const LaunchCommand& command) {
-  const bool has_file = !command.secret_file.empty();
-  const std::string secret = has_file ? read_secret_file(command.secret_file) : environment("GPIPE_SECRET");
-  const char* make_one = "make one with: (umask 077; openssl rand -hex 32 > FILE), and copy it to every host";
-  if (secret.empty() && !has_file) {
-    if (command.hosts.empty()) return make_secret();
-    throw UsageError("--hosts needs a secret that the hosts share: --secret-file FILE, or GPIPE_SECRET", make_one);
-  }
-  const bool is_line = std::none_of(secret.begin(), secret.end(), [](unsigned char letter) { return letter < 0x20; });
-  if (secret.size() < kShortestSecret || !is_line) {
-    throw UsageError(fmt::format("the secret of {} is not one line of {} letters or more",
-                                 has_file ? "'" + command.secret_file + "'" : "GPIPE_SECRET", kShortestSecret),
-                     make_one);
-  }
-  return secret;
-}
-
-void check_ranks(const LaunchCommand& command) {
-  const char* example = "for example: gpipe launch -n 4 -- ./program arguments";
-  if (!command.num_ranks) throw UsageError("how many ranks? -n is missing", example);
-  if (command.program.empty()) throw UsageError("which program? There is none after '--'", example);
-  if (command.program.front().empty()) throw UsageError("'' is not the name of a program", example);
-  const int num_ranks = *command.num_ranks;
-  const int num_hosts = command.hosts.empty() ? 1 : static_cast<int>(command.hosts.size());
-  if (num_ranks % num_hosts != 0) {
-    throw UsageError(fmt::format("{} ranks cannot be shared out evenly to {} hosts", num_ranks, num_hosts),
-                     fmt::format("-n counts the ranks of all hosts: give a multiple of {}", num_hosts));
-  }
-  if (num_ranks / num_hosts > kMostRanksOfAHost) {
-    throw UsageError(fmt::format("-n {} is more than {} ranks a host", num_ranks, kMostRanksOfAHost), "");
-  }
-  if (command.num_replicas && num_ranks % *command.num_replicas != 0) {
-    throw UsageError(fmt::format("--replicas {} does not divide the {} ranks", *command.num_replicas, num_ranks),
-                     "a replica has as many stages as any other");
-  }
-  if (command.host_index && *command.host_index >= num_hosts) {
-    throw UsageError(
-        fmt::format("--host-index {} of {} host{}", *command.host_index, num_hosts, num_hosts == 1 ? "" : "s"),
-        "the first one is 0; --hosts names them");
-  }
-}
-
-void place_on_this_host(const LaunchCommand& command, Job& job) {
-  job.num_local_ranks = job.num_ranks;
-  job.host = own_host_name();
-  job.network_interface = command.network_interface;
-  if (job.network_interface.empty()) job.network_interface = environment("GPIPE_INTERFACE");
-  if (job.network_interface.empty()) job.network_interface = "lo";
-  job.master_address = interface_address(job.network_interface);
-  job.master_port = command.port ? *command.port : free_port(job.master_address);
-}
-
-void place_on_hosts(const LaunchCommand& command, Job& job) {
-  const int index = command.host_index ? *command.host_index : find_own_index(command.hosts);
-  job.num_local_ranks = job.num_ranks / static_cast<int>(command.hosts.size());
-  job.first_rank = index * job.num_local_ranks;
-  job.host = command.hosts[static_cast<std::size_t>(index)];
-  job.network_interface = command.network_interface;
-  if (!job.network_interface.empty()) interface_address(job.network_interface);  // throws if there is none
-  job.master_address = command.hosts.front();
-  job.master_port = command.port.value_or(kDefaultPort);
-}
-
-Job make_job(const LaunchCommand& command) {
-  check_ranks(command);
-  Job job;
-  job.num_ranks = *command.num_ranks;
-  job.num_replicas = command.num_replicas;
-  job.timeout_seconds = command.timeout_seconds;
-  job.secret = find_secret(command);
-  if (command.hosts.empty()) {
-    place_on_this_host(command, job);
-  } else {
-    place_on_hosts(command, job);
-  }
-  return job;
-}
-
 std::string describe_signal(int signal) { return fmt::format("signal {} ({})", signal, strsignal(signal)); }
 
 void print_failure(const LaunchResult& result, bool has_others) {
@@ -209,9 +81,17 @@ void print_failure(const LaunchResult& result, bool has_others) {
               lines.empty() ? "it printed nothing to standard error" : "its last lines on standard error:" + lines);
 }
 
+void check_program(const LaunchCommand& command) {
+  const char* example = "for example: gpipe launch -n 4 -- ./program arguments";
+  if (!command.job.num_ranks) throw UsageError("how many ranks? -n is missing", example);
+  if (command.program.empty()) throw UsageError("which program? There is none after '--'", example);
+  if (command.program.front().empty()) throw UsageError("'' is not the name of a program", example);
+}
+
 int run_launch(const LaunchCommand& command) {
   LaunchOptions options;
-  options.job = make_job(command);
+  check_program(command);
+  options.job = make_job(command.job);
   options.program = command.program;
   options.supervise.grace_seconds = command.grace_seconds;
   options.supervise.prefix = !command.no_prefix;
@@ -231,17 +111,17 @@ int run_launch(const LaunchCommand& command) {
 
 void add_rank_options(CLI::App& app, LaunchCommand& command) {
   const char* ranks = "Ranks";
-  add_value(app, "-n,--ranks", command.num_ranks, parse_count, "How many processes, on all hosts together")
+  add_value(app, "-n,--ranks", command.job.num_ranks, parse_count, "How many processes, on all hosts together")
       ->type_name("N")
       ->group(ranks);
-  add_value(app, "--replicas", command.num_replicas, parse_count, "Of the pipeline; each has N/R stages [1]")
+  add_value(app, "--replicas", command.job.num_replicas, parse_count, "Of the pipeline; each has N/R stages [1]")
       ->type_name("R")
       ->group(ranks);
   add_value(app, "--grace", command.grace_seconds, parse_grace,
             "From SIGTERM to SIGKILL for the others once a rank has failed [10]")
       ->type_name("S")
       ->group(ranks);
-  add_value(app, "--timeout", command.timeout_seconds, parse_timeout,
+  add_value(app, "--timeout", command.job.timeout_seconds, parse_timeout,
             "For a rank to wait for another (GPIPE_TIMEOUT) [60]")
       ->type_name("S")
       ->group(ranks);
@@ -250,22 +130,22 @@ void add_rank_options(CLI::App& app, LaunchCommand& command) {
 
 void add_network_options(CLI::App& app, LaunchCommand& command) {
   const char* network = "Network";
-  add_value(app, "--hosts", command.hosts, parse_hosts,
+  add_value(app, "--hosts", command.job.hosts, parse_hosts,
             "All of them, for the same command on each; N/hosts ranks are started here")
       ->type_name("A,B,..")
       ->group(network);
-  add_value(app, "--host-index", command.host_index, parse_index, "Which of the hosts this is [found by its name]")
+  add_value(app, "--host-index", command.job.host_index, parse_index, "Which of the hosts this is [found by its name]")
       ->type_name("I")
       ->group(network);
-  add_value(app, "--secret-file", command.secret_file, parse_path,
+  add_value(app, "--secret-file", command.job.secret_file, parse_path,
             "Holds the secret that the hosts share; GPIPE_SECRET otherwise [a random one, on one host]")
       ->type_name("FILE")
       ->group(network);
-  add_value(app, "--port", command.port, parse_port,
+  add_value(app, "--port", command.job.port, parse_port,
             "Where rank 0 waits for the others [a free one; 29500 with --hosts]")
       ->type_name("P")
       ->group(network);
-  add_value(app, "--interface", command.network_interface, parse_path,
+  add_value(app, "--interface", command.job.network_interface, parse_path,
             "To bind to (GPIPE_INTERFACE) [lo; none with --hosts]")
       ->type_name("NAME")
       ->group(network);
