@@ -32,10 +32,12 @@ add_library(gpipe_torch STATIC
   gpipe/transport/stage_stream.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/caller_state.cpp
+  gpipe/execute/dropped_layers.cpp
   gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/pipeline_memory.cpp
+  gpipe/execute/rematerialized_layers.cpp
   gpipe/execute/stage.cpp
   gpipe/execute/step_in_flight.cpp
   gpipe/execute/train_step.cpp

@@ -80,6 +80,8 @@ std::vector<StageParts> make_parts(const PartitionedModel& model, const Schedule
     parts[stage].is_last = stage == schedule.num_stages - 1;
     if (!model.accounts.empty()) parts[stage].account = model.accounts[stage];
     if (!model.streams.empty()) parts[stage].stream = model.streams[stage];
+    if (!model.rematerialization.empty()) parts[stage].rematerialization = model.rematerialization[stage];
+    parts[stage].skips = model.skips;
     for (int count = model.layers_per_stage[stage]; count > 0; --count) {
       parts[stage].layers.push_back(model.layers[layer++]);
     }

@@ -21,6 +21,7 @@ struct PartitionedModel {
   const std::vector<int>& layers_per_stage;
   const std::vector<SkipProfile>& skips;
   const std::vector<Tie>& ties;
+  const std::vector<Rematerialization>& rematerialization;      // of the stages; empty: none
   const std::vector<std::shared_ptr<MemoryAccount>>& accounts;  // of the stages; empty: memory is not measured
   const std::vector<std::shared_ptr<StageStream>>&
       streams;  // of the stages; empty: they compute where their inputs are
@@ -32,7 +33,7 @@ Routes make_routes(const PartitionedModel& model);
 // Thread-compatible: runs one step at a time.
 class Assembly {
  public:
-  // Proves the schedule with the model's routes; throws ScheduleError.
+  // Proves the schedule with the model's routes; throws ScheduleError, and as Stage does.
   Assembly(const PartitionedModel& model, const Schedule& schedule);
 
   Stage& first() { return *stages_.front(); }

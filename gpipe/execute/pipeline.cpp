@@ -11,6 +11,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
+#include "gpipe/execute/rematerialized_layers.h"
 #include "gpipe/execute/step_in_flight.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/sandbox.h"
@@ -86,11 +87,31 @@ void check_recompute(const PipelineOptions& options, int num_stages) {
     throw InvalidArgument(fmt::format("recompute_by_stage has {} entries, but there are {} stages", count, num_stages));
   }
   if (options.recompute() != Recompute::kAuto) return;
-  if (!options.balance().empty() || count != 0 || options.custom_schedule()) {
+  if (!options.balance().empty() || count != 0 || options.custom_schedule() || !options.rematerialization().empty()) {
     throw InvalidArgument(
         "recompute is kAuto, which chooses layers and recompute for each stage of a schedule by name; leave out "
-        "balance, "
-        "recompute_by_stage and custom_schedule, or say a mode");
+        "balance, recompute_by_stage, rematerialization and custom_schedule, or say a mode");
+  }
+}
+
+void check_rematerialization_by_stage(const std::vector<Rematerialization>& by_stage,
+                                      const std::vector<int>& layers_per_stage, int num_stages) {
+  if (by_stage.empty()) return;
+  if (by_stage.size() != static_cast<std::size_t>(num_stages)) {
+    throw InvalidArgument(
+        fmt::format("rematerialization has {} entries, but there are {} stages", by_stage.size(), num_stages));
+  }
+  if (layers_per_stage.empty()) {
+    throw InvalidArgument("rematerialization names layers of stages, which are not known yet; give balance, too");
+  }
+  for (int stage = 0; stage < num_stages; ++stage) {
+    try {
+      check_rematerialization(by_stage[stage], layers_per_stage[stage]);
+    } catch (const InvalidArgument& error) {
+      throw InvalidArgument(fmt::format("rematerialization of stage {}, which has {} layer{}: {}", stage,
+                                        layers_per_stage[stage], layers_per_stage[stage] == 1 ? "" : "s",
+                                        error.what()));
+    }
   }
 }
 
@@ -156,6 +177,7 @@ PipelineOptions::PipelineOptions(const Plan& plan)
   recompute_ = plan.recompute_by_stage.empty() ? plan.recompute : Recompute::kNever;
   recompute_by_stage_ = plan.recompute_by_stage;
   balance_ = plan.layers_per_stage;
+  rematerialization_ = plan.rematerialization;
 }
 
 PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options) : options_(checked(options)) {
@@ -178,6 +200,8 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
   }
   recompute_by_stage_ = options_.recompute_by_stage();
   check_recompute(options_, schedule.num_stages);
+  rematerialization_ = options_.rematerialization();
+  check_rematerialization_by_stage(rematerialization_, layers_per_stage_, schedule.num_stages);
   for (const torch::Device& device : options_.devices()) {
     if (!device.is_cpu() && layers_per_stage_.empty()) {
       throw InvalidArgument(
@@ -287,8 +311,10 @@ void PipelineImpl::choose_by_profile() {
   options.recompute = Recompute::kAuto;
   options.optimizer_slots = options_.optimizer_slots();
   if (options_.memory_limit_bytes() > 0) options.memory_limit_bytes = options_.memory_limit_bytes();
+  options.rematerialize = !share_a_parameter(layers_);
   const Plan chosen = plan(profile_, options);
   layers_per_stage_ = chosen.layers_per_stage;
+  rematerialization_ = chosen.rematerialization;
   recompute_by_stage_ = chosen.recompute_by_stage;
   if (recompute_by_stage_.empty()) recompute_by_stage_.assign(layers_per_stage_.size(), chosen.recompute);
 }
@@ -352,8 +378,10 @@ std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
   if (pool.idle.empty()) {
     const auto known = skips_.find(is_training());
     const std::vector<SkipProfile> skips = known != skips_.end() ? known->second : std::vector<SkipProfile>();
-    return std::make_unique<Assembly>(PartitionedModel{layers_, layers_per_stage_, skips, ties_, accounts_, streams_},
-                                      pool.schedule);
+    const std::vector<Rematerialization> rematerialization =
+        is_training() ? rematerialization_ : std::vector<Rematerialization>();
+    const PartitionedModel model{layers_, layers_per_stage_, skips, ties_, rematerialization, accounts_, streams_};
+    return std::make_unique<Assembly>(model, pool.schedule);
   }
   std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());
   pool.idle.pop_back();

@@ -26,6 +26,7 @@
 #include "gpipe/model/tie.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/rematerialization.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
@@ -51,11 +52,15 @@ struct PipelineOptions {
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
   TORCH_ARG(int, chunks_per_worker) = 0;
-  // kAuto: the first batch is profiled, and layers and recompute are chosen for each stage so that the step is the fastest
-  // within memory_limit_bytes; see `plan`.
+  // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that the
+  // step is the fastest within memory_limit_bytes; see `plan`.
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;
   // One a stage; empty: `recompute` for all.
   TORCH_ARG(std::vector<Recompute>, recompute_by_stage) = {};
+  // One a stage: layers, counted from the stage's first, that drop their activations and are run again in the backward; see
+  // parse_rematerialization. Where a stage recomputes as well, this is how its recompute runs. In training only, as
+  // recompute is. Needs balance, if there are several stages. Empty: none.
+  TORCH_ARG(std::vector<Rematerialization>, rematerialization) = {};
   // Tensors of optimizer state a parameter, which kAuto leaves room for: 0 SGD, 1 momentum or RMSprop, 2 Adam.
   TORCH_ARG(int, optimizer_slots) = 2;
   // Layers per stage. Empty: the first batch is profiled, and the layers are split so that a step takes the least time.
@@ -173,6 +178,8 @@ class PipelineImpl : public torch::nn::Module {
   const std::vector<int>& layers_per_stage() const { return layers_per_stage_; }
   // Empty if it is the same for all, and before the first step if it is chosen.
   const std::vector<Recompute>& recompute_by_stage() const { return recompute_by_stage_; }
+  // By stage; empty if there is none, and before the first step if it is chosen.
+  const std::vector<Rematerialization>& rematerialization() const { return rematerialization_; }
   // Of the first batch; without layers if it was not profiled.
   const Profile& profile() const { return profile_; }
   // Of the last step, forward or backward that went well: what loss.backward() cannot return.
@@ -226,7 +233,8 @@ class PipelineImpl : public torch::nn::Module {
   std::vector<std::int64_t> input_bytes_;              // by stage, of the last step
   std::vector<std::shared_ptr<StageStream>> streams_;  // by stage; empty unless there are devices
   std::vector<int> layers_per_stage_;
-  std::vector<Recompute> recompute_by_stage_;  // empty: the same for all
+  std::vector<Recompute> recompute_by_stage_;         // empty: the same for all
+  std::vector<Rematerialization> rematerialization_;  // by stage; empty: none
   Profile profile_;
   std::map<bool, std::vector<SkipProfile>> skips_;         // by whether in training
   std::map<std::tuple<int, StepMode, bool>, Pool> pools_;  // by micro-batches, mode, in training

@@ -1,6 +1,5 @@
 #include "gpipe/execute/stage.h"
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/autograd.h>
 
@@ -42,23 +41,6 @@ std::vector<Value> slice(const std::vector<Value>& values, std::size_t first, st
           values.begin() + static_cast<std::ptrdiff_t>(first + count)};
 }
 
-// A backward runs in the types its forward has chosen: libtorch runs it outside of autocast.
-class NoAutocast {
- public:
-  NoAutocast() {
-    at::autocast::set_enabled(false);
-    at::autocast::set_cpu_enabled(false);
-  }
-  ~NoAutocast() {
-    at::autocast::set_enabled(enabled_);
-    at::autocast::set_cpu_enabled(cpu_enabled_);
-  }
-
- private:
-  const bool enabled_ = at::autocast::is_enabled();
-  const bool cpu_enabled_ = at::autocast::is_cpu_enabled();
-};
-
 // While it lives, the thread works on the stage's device, in its stream, and on its account.
 class AtHome {
  public:
@@ -71,15 +53,34 @@ class AtHome {
   std::optional<StageStream::Guard> stream_;
 };
 
+Piece whole_piece(const StageParts& parts) {
+  Piece whole;
+  whole.end = static_cast<int>(parts.layers.size());
+  whole.with_loss = parts.is_last;
+  for (const auto& names : parts.skips_in) whole.skips_in.insert(whole.skips_in.end(), names.begin(), names.end());
+  for (const auto& names : parts.skips_out) whole.skips_out.insert(whole.skips_out.end(), names.begin(), names.end());
+  return whole;
+}
+
 }  // namespace
+
+Stage::Stage(StageParts parts)
+    : parts_(std::move(parts)),
+      whole_(whole_piece(parts_)),
+      modes_(parts_.layers),
+      dropped_(fmt::format("stage {}", parts_.index), parts_.layers, DroppedLayers::HandedOn::kRefuseChanges) {
+  if (parts_.rematerialization.empty()) return;
+  rematerialized_ =
+      std::make_unique<RematerializedLayers>(parts_.layers, parts_.skips, whole_, parts_.rematerialization);
+}
 
 void Stage::begin_step(const StepSettings& settings) {
   end_step();
   settings_ = &settings;
   most_input_bytes_ = 0;
   if (modes_.have_changed()) {
-    buffers_ = ChangingBuffers(parts_.layers);
-    keeper_.forget();
+    dropped_.forget();
+    if (rematerialized_ != nullptr) rematerialized_->forget();
   }
   const std::size_t count = settings.micro_batches.size();
   kept_.resize(count);
@@ -170,8 +171,8 @@ Packet Stage::packet(int micro_batch, Tensors tensors) const {
   return packet;
 }
 
-Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const {
-  Entries entries;
+Crossing Stage::gather(int micro_batch, std::vector<Packet> inputs) const {
+  Crossing entries;
   std::size_t next = 0;
   if (is_first()) {
     entries.tensors = with_own_versions(settings_->micro_batches[micro_batch].tensors);
@@ -183,7 +184,7 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
     entries.requires_grad = std::move(inputs.front().requires_grad);
     ++next;
   }
-  entries.num_inputs = entries.tensors.size();
+  entries.num_direct = entries.tensors.size();
   for (; next < inputs.size(); ++next) {
     Packet& packet = inputs[next];
     receive(packet, micro_batch);
@@ -194,14 +195,15 @@ Stage::Entries Stage::gather(int micro_batch, std::vector<Packet> inputs) const 
   return entries;
 }
 
-void Stage::run_layers(int micro_batch, Tensors& tensors, bool recomputing) {
+void Stage::run_layers(int micro_batch, const Piece& piece, Tensors& tensors, bool recomputing) {
   LayerRun run;
   run.seed = settings_->seed;
   run.step = settings_->step;
   run.micro_batch = micro_batch;
   run.first_sample = settings_->micro_batches[micro_batch].first_sample;
   run.recomputing = recomputing;
-  for (const ChainLayer& layer : parts_.layers) {
+  for (int index = piece.begin; index < piece.end; ++index) {
+    const ChainLayer& layer = parts_.layers[index];
     run.layer = layer.index;
     at_work_ = &layer;
     const LayerScope scope(run);
@@ -214,42 +216,59 @@ void Stage::run_layers(int micro_batch, Tensors& tensors, bool recomputing) {
     }
   }
   at_work_ = nullptr;
-  if (!has_loss()) return;
-  ++run.layer;
+  if (!piece.with_loss || !settings_->loss) return;
+  run.layer = parts_.layers.back().index + 1;
   at_work_ = &loss_layer();
   const LayerScope scope(run);
   tensors = {settings_->loss(micro_batch, tensors)};
   at_work_ = nullptr;
 }
 
-Stage::Exits Stage::run(int micro_batch, const Entries& entries, bool recomputing) {
+Crossing Stage::run(int micro_batch, const Piece& piece, Crossing entries, bool recomputing) {
   SkipMap store;
   NoSkipsYet no_skips_yet;
-  std::size_t next = entries.num_inputs;
-  for (const auto& names : parts_.skips_in) {
-    for (const std::string& name : names) {
-      store.stashed[name] = {entries.tensors[next], entries.versions[next - entries.num_inputs]};
-      ++next;
-    }
+  for (std::size_t index = 0; index < piece.skips_in.size(); ++index) {
+    store.stashed[piece.skips_in[index]] = {std::move(entries.tensors[entries.num_direct + index]),
+                                            entries.versions[index]};
   }
   const SkipScope scope(settings_->knows_skips ? static_cast<SkipStore&>(store) : no_skips_yet);
-  Exits exits;
-  exits.tensors = slice(entries.tensors, 0, entries.num_inputs);
-  run_layers(micro_batch, exits.tensors, recomputing);
-  exits.num_outputs = exits.tensors.size();
-  for (const auto& names : parts_.skips_out) {
-    for (const std::string& name : names) {
-      Stashed stashed = store.take(name);
-      exits.tensors.push_back(std::move(stashed.tensor));
-      exits.versions.push_back(stashed.version);
-    }
+  Crossing exits;
+  exits.tensors = std::move(entries.tensors);
+  exits.tensors.resize(entries.num_direct);
+  run_layers(micro_batch, piece, exits.tensors, recomputing);
+  exits.num_direct = exits.tensors.size();
+  for (const std::string& name : piece.skips_out) {
+    Stashed stashed = store.take(name);
+    exits.tensors.push_back(std::move(stashed.tensor));
+    exits.versions.push_back(stashed.version);
   }
   if (!store.stashed.empty()) {
     throw SkipError(fmt::format(
         "\"{}\" is stashed, but not popped, unlike in the first batch; every forward must use the same skips",
         store.stashed.begin()->first));
   }
+  exits.requires_grad = flags(exits.tensors);
   return exits;
+}
+
+Crossing Stage::run_with_graph(int micro_batch, Crossing entries, bool recomputing, Kept* kept) {
+  if (rematerialized_ != nullptr) {
+    return rematerialized_->forward(std::move(entries), recomputing, runner(micro_batch),
+                                    kept != nullptr ? &kept->pieces : nullptr);
+  }
+  std::shared_ptr<Boundary> boundary = Boundary::enter(entries.tensors, entries.requires_grad);
+  Crossing exits = run(micro_batch, whole_, entries, recomputing);
+  if (kept != nullptr) {
+    kept->boundary = std::move(boundary);
+    kept->roots = Roots(exits.tensors);
+  }
+  return exits;
+}
+
+RematerializedLayers::Run Stage::runner(int micro_batch) {
+  return [this, micro_batch](const Piece& piece, Crossing entries, bool recomputing) {
+    return run(micro_batch, piece, std::move(entries), recomputing);
+  };
 }
 
 void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad) {
@@ -260,72 +279,53 @@ void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vect
   }
 }
 
-void Stage::send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs) {
-  const std::vector<bool> requires_grad = flags(exits.tensors);
-  std::size_t next = exits.num_outputs;
+void Stage::send(int micro_batch, const Crossing& exits, std::vector<Packet>& outputs) {
+  std::size_t next = exits.num_direct;
   std::size_t flow = 0;
   if (parts_.is_last) {
-    keep_result(micro_batch, slice(exits.tensors, 0, next), requires_grad);
+    keep_result(micro_batch, slice(exits.tensors, 0, next), exits.requires_grad);
   } else {
     outputs[flow] = packet(micro_batch, detached(slice(exits.tensors, 0, next)));
-    outputs[flow++].requires_grad = slice(requires_grad, 0, next);
+    outputs[flow++].requires_grad = slice(exits.requires_grad, 0, next);
   }
   for (const auto& names : parts_.skips_out) {
     outputs[flow] = packet(micro_batch, detached(slice(exits.tensors, next, names.size())));
-    outputs[flow].requires_grad = slice(requires_grad, next, names.size());
-    outputs[flow++].versions = slice(exits.versions, next - exits.num_outputs, names.size());
+    outputs[flow].requires_grad = slice(exits.requires_grad, next, names.size());
+    outputs[flow++].versions = slice(exits.versions, next - exits.num_direct, names.size());
     next += names.size();
   }
 }
 
 void Stage::forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
   const AtHome home(parts_);
-  Entries entries = gather(micro_batch, std::move(inputs));
+  Crossing entries = gather(micro_batch, std::move(inputs));
   if (!settings_->with_grad) {
-    send(micro_batch, run(micro_batch, entries, false), outputs);
+    send(micro_batch, run(micro_batch, whole_, std::move(entries), false), outputs);
     return;
   }
   Kept& kept = kept_[micro_batch];
   if (!parts_.recomputed[micro_batch]) {
-    kept.boundary = Boundary::enter(entries.tensors, entries.requires_grad);
-    const Exits exits = run(micro_batch, entries, false);
-    kept.roots = Roots(exits.tensors);
-    send(micro_batch, exits, outputs);
+    send(micro_batch, run_with_graph(micro_batch, std::move(entries), false, &kept), outputs);
     return;
   }
   // With a graph, though it is dropped at once: it tells which outputs need a gradient, and the recompute will need the same
   // memory.
-  InputKeeper::Before before = keeper_.copy(entries.tensors);
-  kept.buffers = buffers_.snapshot();
-  Entries entering = entries;
-  entering.tensors = detached(entries.tensors);  // the entries themselves stay outside of the graph
-  Boundary::enter(entering.tensors, entering.requires_grad);
-  send(micro_batch, run(micro_batch, entering, false), outputs);
-  buffers_.learn(kept.buffers);
-  const std::vector<bool> changed = keeper_.put_back(entries.tensors, std::move(before));
-  for (std::size_t index = entries.num_inputs; index < changed.size(); ++index) {
-    if (changed[index]) entries.versions[index - entries.num_inputs] = version_of(entries.tensors[index]);
-  }
-  kept.versions = versions_of(entries.tensors);
+  const auto run_once = [&](Crossing entering) {
+    return run_with_graph(micro_batch, std::move(entering), false, nullptr);
+  };
+  send(micro_batch, dropped_.forward(std::move(entries), run_once, kept.dropped), outputs);
   if (parts_.account != nullptr && !is_first()) {
-    kept.input_bytes = bytes_of(entries.tensors);
+    kept.input_bytes = bytes_of(kept.dropped.entries.tensors);
     input_bytes_ += kept.input_bytes;
     most_input_bytes_ = std::max(most_input_bytes_, input_bytes_);
   }
-  kept.entries = std::move(entries);
 }
 
 void Stage::recompute(int micro_batch) {
   const AtHome home(parts_);
   Kept& kept = kept_[micro_batch];
-  const Entries entries = std::move(kept.entries);
-  keeper_.check_unchanged(entries.tensors, kept.versions);
-  const ChangingBuffers::Rewind rewind(buffers_, kept.buffers);
-  Entries entering = entries;
-  entering.tensors = detached(entries.tensors);
-  kept.boundary = Boundary::enter(entering.tensors, entering.requires_grad);
-  kept.roots = Roots(run(micro_batch, entering, true).tensors);
-  keeper_.check_unchanged(entries.tensors, kept.versions);
+  dropped_.again(std::move(kept.dropped),
+                 [&](Crossing entering) { return run_with_graph(micro_batch, std::move(entering), true, &kept); });
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
@@ -341,12 +341,8 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
     receive(input, micro_batch);
     std::move(input.tensors.begin(), input.tensors.end(), std::back_inserter(grads));
   }
-  {
-    const NoAutocast no_autocast;
-    kept.roots.backward(std::move(grads));
-  }
+  Tensors entry_grads = run_backward(micro_batch, kept, std::move(grads));
   input_bytes_ -= kept.input_bytes;
-  Tensors entry_grads = kept.boundary->take_grads();
   std::size_t next = entry_grads.size();
   for (std::size_t flow = parts_.skips_in.size(); flow-- > 0;) {
     const std::size_t count = parts_.skips_in[flow].size();
@@ -359,6 +355,14 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
   } else {
     outputs.front() = packet(micro_batch, std::move(entry_grads));
   }
+}
+
+Tensors Stage::run_backward(int micro_batch, Kept& kept, Tensors grads) {
+  if (rematerialized_ != nullptr) {
+    return rematerialized_->backward(std::move(kept.pieces), std::move(grads), runner(micro_batch));
+  }
+  kept.roots.backward(std::move(grads));
+  return kept.boundary->take_grads();
 }
 
 void Stage::give_tied(std::vector<Packet>& outputs) {

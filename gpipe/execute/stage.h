@@ -11,15 +11,18 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/kept_inputs.h"
+#include "gpipe/execute/dropped_layers.h"
+#include "gpipe/execute/piece.h"
+#include "gpipe/execute/rematerialized_layers.h"
 #include "gpipe/model/boundary.h"
-#include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/model/module_modes.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/model/tie.h"
+#include "gpipe/plan/profile.h"
+#include "gpipe/plan/rematerialization.h"
 #include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
@@ -61,6 +64,10 @@ struct StageParts {
   std::vector<OwnedTie> ties_owned;
   // Which forwards keep only their inputs, by micro-batch.
   std::vector<bool> recomputed;
+  // Which layers, counted from the stage's first, drop their activations whenever the others keep theirs.
+  Rematerialization rematerialization;
+  // Of the whole model; only for a rematerialization.
+  std::vector<SkipProfile> skips;
   // What its memory is booked on; null: it is not measured.
   std::shared_ptr<MemoryAccount> account;
   // Where it computes; null: where its inputs are.
@@ -72,8 +79,8 @@ class Stage {
  public:
   using Message = Packet;
 
-  explicit Stage(StageParts parts)
-      : parts_(std::move(parts)), modes_(parts_.layers), keeper_(parts_.index), buffers_(parts_.layers) {}
+  // Throws as RematerializedLayers does.
+  explicit Stage(StageParts parts);
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
@@ -110,27 +117,13 @@ class Stage {
   std::int64_t most_input_bytes() const { return most_input_bytes_; }
 
  private:
-  // What enters the stage: the previous stage's outputs, then what was stashed before it and is popped in it.
-  struct Entries {
-    Tensors tensors;
-    std::vector<bool> requires_grad;
-    std::vector<std::int64_t> versions;  // of the stashed ones
-    std::size_t num_inputs = 0;
-  };
-  // What leaves it: its outputs or its loss, then what it stashes for later stages.
-  struct Exits {
-    Tensors tensors;
-    std::vector<std::int64_t> versions;
-    std::size_t num_outputs = 0;
-  };
   // What is kept of a micro-batch.
   struct Kept {
-    Entries entries;  // these three if they are needed for a recompute
-    std::vector<std::int64_t> versions;
-    Tensors buffers;
-    std::shared_ptr<Boundary> boundary;
+    DroppedLayers::Kept dropped;         // from the forward to the recompute, if there is one
+    std::shared_ptr<Boundary> boundary;  // these two, or the pieces, for the backward
     Roots roots;
-    std::int64_t input_bytes = 0;  // of `entries`, if memory is measured
+    RematerializedLayers::Kept pieces;
+    std::int64_t input_bytes = 0;  // of what is kept for the recompute, if memory is measured
   };
 
   bool is_first() const { return parts_.index == 0; }
@@ -138,13 +131,19 @@ class Stage {
   void receive(Packet& packet, int micro_batch) const;
   void bring_here(Tensors& tensors) const;
   Packet packet(int micro_batch, Tensors tensors) const;
-  Entries gather(int micro_batch, std::vector<Packet> inputs) const;
-  Exits run(int micro_batch, const Entries& entries, bool recomputing);
-  void run_layers(int micro_batch, Tensors& tensors, bool recomputing);
-  void send(int micro_batch, const Exits& exits, std::vector<Packet>& outputs);
+  Crossing gather(int micro_batch, std::vector<Packet> inputs) const;
+  Crossing run(int micro_batch, const Piece& piece, Crossing entries, bool recomputing);
+  void run_layers(int micro_batch, const Piece& piece, Tensors& tensors, bool recomputing);
+  // All of the stage. What the backward needs goes to `kept`; nowhere if that is null.
+  Crossing run_with_graph(int micro_batch, Crossing entries, bool recomputing, Kept* kept);
+  // Returns the gradients of what entered.
+  Tensors run_backward(int micro_batch, Kept& kept, Tensors grads);
+  RematerializedLayers::Run runner(int micro_batch);
+  void send(int micro_batch, const Crossing& exits, std::vector<Packet>& outputs);
   void keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad);
 
   const StageParts parts_;
+  const Piece whole_;
   const StepSettings* settings_ = nullptr;
   std::atomic<const ChainLayer*> at_work_ = nullptr;
   std::string given_;       // to the layer that threw
@@ -152,9 +151,9 @@ class Stage {
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;
   ModuleModes modes_;
-  InputKeeper keeper_;
-  ChangingBuffers buffers_;
-  std::map<int, Tensors> tied_grads_;  // by the stage they came from
+  DroppedLayers dropped_;                                 // all of the stage, when it is recomputed
+  std::unique_ptr<RematerializedLayers> rematerialized_;  // null: its activations are kept
+  std::map<int, Tensors> tied_grads_;                     // by the stage they came from
   std::vector<Tensors> results_;
   std::vector<bool> result_requires_grad_;
   std::vector<Tensors> output_grads_;

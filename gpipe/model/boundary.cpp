@@ -1,5 +1,6 @@
 #include "gpipe/model/boundary.h"
 
+#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -7,6 +8,25 @@
 #include <utility>
 
 namespace gpipe {
+namespace {
+
+class NoAutocast {
+ public:
+  NoAutocast() {
+    at::autocast::set_enabled(false);
+    at::autocast::set_cpu_enabled(false);
+  }
+  ~NoAutocast() {
+    at::autocast::set_enabled(enabled_);
+    at::autocast::set_cpu_enabled(cpu_enabled_);
+  }
+
+ private:
+  const bool enabled_ = at::autocast::is_enabled();
+  const bool cpu_enabled_ = at::autocast::is_cpu_enabled();
+};
+
+}  // namespace
 
 std::size_t first_same(const Tensors& tensors, std::size_t index) {
   std::size_t first = 0;
@@ -67,6 +87,7 @@ void Roots::backward(Tensors grads) {
   edges_.clear();
   grads.clear();
   if (edges.empty()) return;
+  const NoAutocast no_autocast;
   torch::autograd::Engine::get_default_engine().execute(edges, given, /*keep_graph=*/false, /*create_graph=*/false,
                                                         /*accumulate_grad=*/true);
 }

@@ -47,7 +47,8 @@ class Roots {
 
   bool empty() const { return edges_.empty(); }
   // Runs the graph backward and frees it: adds to the gradients of parameters, gives the boundary its own. An undefined
-  // gradient means zero; the graph is not run at all if all of them are.
+  // gradient means zero; the graph is not run at all if all of them are. Outside of autocast, as libtorch does: a backward
+  // runs in the types its forward has chosen.
   void backward(Tensors grads);
 
  private:

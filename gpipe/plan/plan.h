@@ -9,6 +9,7 @@
 #include "gpipe/plan/costs.h"
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/rematerialization.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
 
@@ -22,6 +23,8 @@ struct PlanOptions {
   int chunks = 0;  // 0 = the schedule's default, or choose if the schedule is
   Recompute recompute = Recompute::kNever;
   std::vector<Recompute> recompute_by_stage;  // empty = `recompute` for all
+  // With kAuto and a memory limit, stages may drop the activations of some of their layers instead of all: see Plan.
+  bool rematerialize = true;
   // If above 0, the costs are those of micro-batches of this mini-batch: see for_micro_batches.
   int mini_batch_samples = 0;
   Objective objective = Objective::kMakespan;
@@ -39,8 +42,8 @@ struct Plan {
   Recompute recompute = Recompute::kNever;    // kAuto if the stages have modes of their own
   std::vector<Recompute> recompute_by_stage;  // empty = `recompute` for all
   std::vector<int> layers_per_stage;
-  // One text per stage: how it recomputes layer by layer; empty texts or no texts at all = as a whole.
-  std::vector<std::string> rematerialization;
+  // One per stage: which of its layers, counted from its first, drop their activations; none at all = all keep them.
+  std::vector<Rematerialization> rematerialization;
   Partition partition;                             // predicted seconds and bytes of each stage
   Costs costs;                                     // of the stages, for the simulator
   double predicted_step_seconds = 0;               // simulated

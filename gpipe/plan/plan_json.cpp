@@ -62,7 +62,7 @@ std::string stage_line(const Plan& plan, std::size_t stage) {
   for (const auto& [name, member] : kSeconds) json[name] = plan.costs.stages[stage].*member;
   for (const auto& [name, member] : kBytes) json[name] = plan.costs.stages[stage].*member;
   if (!plan.recompute_by_stage.empty()) json["recompute"] = name(plan.recompute_by_stage[stage]);
-  if (!plan.rematerialization.empty()) json["rematerialization"] = plan.rematerialization[stage];
+  if (!plan.rematerialization.empty()) json["rematerialization"] = to_text(plan.rematerialization[stage]);
   return one_line(json);
 }
 
@@ -88,6 +88,21 @@ Recompute read_mode(const JsonReader& record) {
     if (word == name(mode)) return mode;
   }
   record.fail_value(field, "always, except-last, never or auto");
+}
+
+Rematerialization read_rematerialization(const JsonReader& record) {
+  const JsonField& field = record.field("rematerialization");
+  const std::string text = record.string("rematerialization");
+  const int num_layers = record.count("layers", 1);
+  try {
+    Rematerialization runs = parse_rematerialization(text);
+    check_rematerialization(runs, num_layers);
+    return runs;
+  } catch (const ParseError& error) {  // its line and column are those of the text
+    record.fail_value(field, fmt::format("runs of layers, such as 1-3{{1-2}},5-6: {}", error.what()));
+  } catch (const InvalidArgument& error) {
+    record.fail(field.value_offset, error.what());
+  }
 }
 
 double read_positive(const JsonReader& record, const char* name) {
@@ -163,9 +178,7 @@ class PlanReader {
         record.fail_value(record.field("recompute"), "always, except-last or never");
       }
     }
-    if (record.has("rematerialization")) {
-      plan_.rematerialization.push_back(record.string("rematerialization"));
-    }
+    if (record.has("rematerialization")) plan_.rematerialization.push_back(read_rematerialization(record));
   }
 
   void check_stages(const JsonReader& top) const {

@@ -96,7 +96,9 @@ class Walk {
 
   void work(int layer) {
     const std::int64_t own_bytes = std::max(costs_[layer].working_bytes, costs_[layer].activation_bytes);
-    outcome_.peak_bytes = std::max(outcome_.peak_bytes, live_bytes_ + own_bytes);
+    std::int64_t& peak = in_backward_ ? outcome_.backward_peak_bytes : outcome_.forward_peak_bytes;
+    peak = std::max(peak, live_bytes_ + own_bytes);
+    outcome_.peak_bytes = std::max(outcome_.peak_bytes, peak);
   }
 
   const std::vector<RematerializationCosts>& costs_;

@@ -54,7 +54,9 @@ struct RematerializationOutcome {
   double seconds = 0;            // of forward, recompute and backward
   double recompute_seconds = 0;  // of these, the recompute
   std::int64_t peak_bytes = 0;
-  std::int64_t kept_bytes = 0;  // between the forward and the backward
+  std::int64_t forward_peak_bytes = 0;   // until the backward begins
+  std::int64_t backward_peak_bytes = 0;  // from then on
+  std::int64_t kept_bytes = 0;           // between the two
 };
 
 // Note [What rematerialization costs]

@@ -12,6 +12,7 @@
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/micro_batch.h"
+#include "tests/execute/rematerializations.h"
 
 namespace gpipe::test {
 
@@ -122,7 +123,18 @@ inline void expect_transparent(const Problem& problem, const PipelineOptions& op
   }
 }
 
-// Expects the bits of the plain run, gradients accumulated over the steps, for every number of stages and recompute mode.
+// With nothing dropped, every layer by itself, and as often as can be.
+inline std::vector<std::vector<Rematerialization>> tried_rematerializations(const std::vector<int>& balance) {
+  std::vector<std::vector<Rematerialization>> tried(3);
+  for (const int num_layers : balance) {
+    tried[1].push_back(layer_by_layer(num_layers));
+    tried[2].push_back(all_the_way(num_layers));
+  }
+  return tried;
+}
+
+// Expects the bits of the plain run, gradients accumulated over the steps, for every number of stages, recompute mode and
+// some rematerializations.
 inline void expect_transparent(const Problem& problem) {
   at::set_num_threads(1);  // as the stages have
   const int num_layers = problem.make().size();
@@ -135,8 +147,11 @@ inline void expect_transparent(const Problem& problem) {
         const int chunks = std::string(schedule) == "interleaved" ? 2 * num_stages : num_stages;
         std::vector<int> balance(chunks, num_layers / chunks);
         balance.back() += num_layers % chunks;
-        expect_transparent(problem,
-                           options.num_stages(num_stages).schedule(schedule).recompute(recompute).balance(balance));
+        options.num_stages(num_stages).schedule(schedule).recompute(recompute).balance(balance);
+        for (const std::vector<Rematerialization>& rematerialization : tried_rematerializations(balance)) {
+          SCOPED_TRACE("rematerialization " + (rematerialization.empty() ? "none" : to_text(rematerialization[0])));
+          expect_transparent(problem, options.rematerialization(rematerialization));
+        }
       }
     }
   }

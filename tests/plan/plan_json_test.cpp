@@ -53,7 +53,11 @@ Plan full() {
   Plan plan = partitioned_plan(model(), options);
   plan.predicted_step_seconds = 1.0 / 7;
   plan.predicted_peak_bytes = {std::int64_t{1} << 60, 3};
-  plan.rematerialization = {"", "F0 \"kept\"", "é", ""};
+  plan.rematerialization.resize(4);
+  for (std::size_t stage = 0; stage < 4; ++stage) {
+    if (plan.layers_per_stage[stage] == 1) continue;
+    plan.rematerialization[stage] = parse_rematerialization("0-1{1-1}");
+  }
   return plan;
 }
 
@@ -133,6 +137,11 @@ TEST(PlanJson, SaysWhereAndWhyItIsRefused) {
   EXPECT_THAT(refusal(with(text, ",\"recompute\":\"never\"", "")), HasSubstr("stage 0: \"recompute\" is missing"));
   EXPECT_THAT(refusal(with(text, "\"except-last\"", "\"auto\"")), HasSubstr("stage 2: \"recompute\" is \"auto\""));
   EXPECT_THAT(refusal(with(text, ",\"rematerialization\":\"\"", "")), HasSubstr("for some stages and not for others"));
+  EXPECT_THAT(refusal(with(text, "\"rematerialization\":\"\"", "\"rematerialization\":\"0-\"")),
+              AllOf(HasSubstr("\"rematerialization\" is \"0-\"; expected runs of layers"), HasSubstr("column 3")));
+  EXPECT_THAT(refusal(with(text, "\"rematerialization\":\"\"", "\"rematerialization\":\"0-9\"")),
+              HasSubstr("run of layers [0, 10)"));
+  EXPECT_THAT(refusal(with(text, "\"rematerialization\":\"\"", "\"rematerialization\":3")), HasSubstr("a string"));
   EXPECT_THAT(refusal(with(text, "\"speed\":0.7", "\"speed\":0")), HasSubstr("worker 1: \"speed\" is 0"));
   EXPECT_THAT(refusal(with(text, ",\"speed\":0.7", "")), HasSubstr("expected the same of all"));
   EXPECT_THAT(refusal(with(text, "\"to_stage\":3", "\"to_stage\":4")), HasSubstr("a stage above 0, and at most 3"));
