@@ -91,6 +91,9 @@ void add_planning_options(CLI::App& app, PlanOptions& options) {
             "Bytes a worker has, such as 2GiB [unlimited]")
       ->type_name("SIZE")
       ->group(group);
+  app.add_flag("!--no-rematerialize", options.rematerialize,
+               "With --recompute auto: recompute stages as a whole, never some of their layers")
+      ->group(group);
   add_value(app, "--objective", options.objective, parse_objective,
             "makespan: sum(t) + (M - 1) max(t) over the stages' times t; slowest-stage: max(t) [makespan]")
       ->type_name("WHAT")

@@ -59,6 +59,10 @@ std::string stage_table(const Profile& profile, const Plan& plan, const Detail& 
                     shortened(printable(ranges[stage].last), detail.name_width), format_seconds(one.seconds, unit),
                     bar(one.seconds, plan.partition.slowest_seconds, detail.bar_width), format_bytes(one.bytes)});
     if (!plan.recompute_by_stage.empty()) rows.back().emplace_back(name(plan.recompute_by_stage[stage]));
+    if (!plan.rematerialization.empty()) {
+      const std::string runs = to_text(plan.rematerialization[stage]);
+      rows.back().push_back(runs.empty() ? "-" : shortened(runs, detail.name_width));
+    }
   }
   std::vector<Column> columns = {{"stage"},
                                  {"layers"},
@@ -68,7 +72,13 @@ std::string stage_table(const Profile& profile, const Plan& plan, const Detail& 
                                  {"", Align::kLeft},
                                  {"bytes"}};
   if (!plan.recompute_by_stage.empty()) columns.push_back({"recompute", Align::kLeft});
+  if (!plan.rematerialization.empty()) columns.push_back({"dropped layers", Align::kLeft});
   return to_table(columns, rows);
+}
+
+const char* recompute_text(const Plan& plan) {
+  if (!plan.rematerialization.empty()) return "per layer";
+  return plan.recompute_by_stage.empty() ? name(plan.recompute) : "per stage";
 }
 
 std::size_t widest_line(const std::string& text) {
@@ -87,8 +97,7 @@ std::string plan_report(const Profile& profile, const Plan& plan, const Timeline
   std::string report =
       fmt::format("{}: {}, recompute {}; {}\n\n", plan.schedule,
                   describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
-                  plan.recompute_by_stage.empty() ? name(plan.recompute) : "per stage",
-                  count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
+                  recompute_text(plan), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
   std::string table;
   for (const Detail& detail : kDetails) {
     table = stage_table(profile, plan, detail);
@@ -128,6 +137,9 @@ std::string plan_json(const Profile& profile, const PlanSearch& search, const Ti
                               {"seconds", plan.partition.stages[stage].seconds},
                               {"bytes", plan.partition.stages[stage].bytes},
                               {"recompute", name(mode_of(plan, stage))}});
+    if (!plan.rematerialization.empty()) {
+      json["stages"].back()["rematerialization"] = to_text(plan.rematerialization[stage]);
+    }
   }
   // The formula is for one stage a worker; with several, only the simulation says how long a step takes.
   json["makespan"] = plan.chunks == 1 ? plan.partition.makespan_seconds : timeline.makespan_seconds;

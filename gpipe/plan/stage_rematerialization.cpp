@@ -58,7 +58,8 @@ StageCosts with_rematerialization(StageCosts costs, const std::vector<Rematerial
   return costs;
 }
 
-void rematerialize(Plan& plan, const Profile& profile, const std::vector<Rematerialization>& rematerialization) {
+void set_rematerialization(Plan& plan, const Profile& profile,
+                           const std::vector<Rematerialization>& rematerialization) {
   if (rematerialization.empty()) return;
   plan.rematerialization = rematerialization;
   const Schedule schedule = schedule_of(plan);

@@ -27,6 +27,6 @@ StageCosts with_rematerialization(StageCosts costs, const std::vector<Rematerial
 
 // Puts the rematerializations of its stages, one each, into a plan that has none, with their seconds and bytes; the step is
 // to be predicted again. Changes nothing if there are none. `profile` is that of the plan's micro-batches.
-void rematerialize(Plan& plan, const Profile& profile, const std::vector<Rematerialization>& rematerialization);
+void set_rematerialization(Plan& plan, const Profile& profile, const std::vector<Rematerialization>& rematerialization);
 
 }  // namespace gpipe

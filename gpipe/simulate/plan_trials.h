@@ -13,7 +13,8 @@ struct Trial {
   std::vector<int> layers_per_stage;
   std::vector<Recompute> modes;  // one per stage
   double step_seconds = 0;
-  std::vector<std::int64_t> peak_bytes;  // per worker
+  std::vector<std::int64_t> peak_bytes;                   // per worker
+  std::vector<Rematerialization> rematerialization = {};  // one per stage, or none at all
 };
 
 // By more than rounding.

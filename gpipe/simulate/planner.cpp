@@ -9,8 +9,10 @@
 #include "gpipe/byte_text.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/mixed_partition.h"
+#include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/plan_trials.h"
+#include "gpipe/simulate/rematerialized_trials.h"
 #include "gpipe/simulate/simulate.h"
 
 namespace gpipe {
@@ -18,6 +20,7 @@ namespace {
 
 constexpr const char* kAutoSchedule = "auto";
 constexpr const char* kPerStage = "per stage";
+constexpr const char* kPerLayer = "per layer";
 
 bool is_fixed(const PlanOptions& options) {
   return options.num_micro_batches != 0 && options.schedule != kAutoSchedule &&
@@ -107,7 +110,7 @@ PlanCandidate describe(const PlanOptions& options, const std::string& recompute)
 
 Found fitting(const PlanOptions& options, Trial trial) {
   Found found;
-  found.candidate = describe(options, modes_text(trial.modes));
+  found.candidate = describe(options, trial.rematerialization.empty() ? modes_text(trial.modes) : kPerLayer);
   found.candidate.step_seconds = trial.step_seconds;
   const auto fullest = std::max_element(trial.peak_bytes.begin(), trial.peak_bytes.end());
   found.candidate.fullest_bytes = *fullest;
@@ -218,9 +221,84 @@ Plan make_plan(const Profile& profile, PlanOptions options, const Trial& trial) 
   const bool is_one = modes_text(trial.modes) == name(trial.modes.front());
   options.recompute = is_one ? trial.modes.front() : Recompute::kAuto;
   options.recompute_by_stage = is_one ? std::vector<Recompute>() : trial.modes;
-  Plan result = plan_with_layers(sized(profile, options), options, trial.layers_per_stage);
+  const Profile with_costs = sized(profile, options);
+  Plan result = plan_with_layers(with_costs, options, trial.layers_per_stage);
+  set_rematerialization(result, with_costs, trial.rematerialization);
   predict(result);
   return result;
+}
+
+// The choices worth a closer look: those with the fastest step, then those that lack least.
+std::vector<std::size_t> nearest_choices(const std::vector<Found>& all) {
+  std::vector<const Found*> ordered;
+  for (const Found& found : all) ordered.push_back(&found);
+  std::stable_sort(ordered.begin(), ordered.end(), [](const Found* a, const Found* b) {
+    if (a->trial.has_value() != b->trial.has_value()) return a->trial.has_value();
+    return a->trial ? a->trial->step_seconds < b->trial->step_seconds
+                    : a->candidate.missing_bytes < b->candidate.missing_bytes;
+  });
+  constexpr std::size_t kMost = 4;
+  std::vector<std::size_t> nearest;
+  for (const Found* found : ordered) {
+    const bool is_new = std::find(nearest.begin(), nearest.end(), found->choice) == nearest.end();
+    if (is_new && nearest.size() < kMost) nearest.push_back(found->choice);
+  }
+  return nearest;
+}
+
+// Where stages that drop some of their layers are looked for: the partitions that were found, and those that are best if
+// memory is no matter or if it is just enough.
+std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile, PlanOptions options,
+                                                          const std::vector<Found>& all, std::size_t choice) {
+  std::vector<std::vector<int>> partitions;
+  const auto add = [&](const std::vector<int>& layers_per_stage) {
+    const bool is_new = std::find(partitions.begin(), partitions.end(), layers_per_stage) == partitions.end();
+    if (is_new) partitions.push_back(layers_per_stage);
+  };
+  std::int64_t missing_bytes = 0;
+  for (const Found& found : all) {
+    if (found.choice != choice) continue;
+    if (found.trial) add(found.trial->layers_per_stage);
+    const bool is_always = found.candidate.recompute == name(Recompute::kAlways);
+    if (!found.trial && is_always) missing_bytes = found.candidate.missing_bytes;
+  }
+  const std::int64_t limit_bytes = *options.memory_limit_bytes;
+  options.recompute = Recompute::kNever;
+  options.memory_limit_bytes.reset();
+  add(partitioned_plan(profile, options).layers_per_stage);
+  if (missing_bytes > 0) {
+    options.recompute = Recompute::kAlways;
+    options.memory_limit_bytes = limit_bytes + missing_bytes * options.chunks;
+    try {
+      add(partitioned_plan(profile, options, /*find_smallest=*/false).layers_per_stage);
+    } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then it is not one of them
+    }
+  }
+  return partitions;
+}
+
+// Adds a row for each choice that gets faster, or fits at all, if stages drop some of their layers.
+void add_rematerialized(const Profile& profile, const std::vector<PlanOptions>& choices, std::vector<Found>& all) {
+  std::vector<Found> added;
+  for (const std::size_t choice : nearest_choices(all)) {
+    const PlanOptions& options = choices[choice];
+    const Profile with_costs = sized(profile, options);
+    RematerializedTrials trials(with_costs, options);
+    std::optional<Trial> best;
+    for (const std::vector<int>& layers_per_stage : partitions_to_rematerialize(with_costs, options, all, choice)) {
+      std::optional<Trial> trial = trials.run(layers_per_stage);
+      if (trial && (!best || is_faster(trial->step_seconds, best->step_seconds))) best = std::move(trial);
+    }
+    trials.climb(best);
+    if (!best) continue;
+    const bool is_better = std::none_of(all.begin(), all.end(), [&](const Found& found) {
+      return found.choice == choice && found.trial && !is_faster(best->step_seconds, found.trial->step_seconds);
+    });
+    if (!is_better) continue;
+    added.push_back(fitting(options, *std::move(best)));
+    added.back().choice = choice;
+  }
+  for (Found& found : added) all.push_back(std::move(found));
 }
 
 std::string describe(const PlanCandidate& candidate) {
@@ -277,6 +355,10 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
       }
       choices.push_back(choice);
     }
+  }
+  const bool leaves_recompute = options.recompute == Recompute::kAuto && options.recompute_by_stage.empty();
+  if (leaves_recompute && options.memory_limit_bytes && options.rematerialize) {
+    add_rematerialized(profile, choices, all);
   }
   const Found* best = nullptr;
   for (const Found& found : all) {

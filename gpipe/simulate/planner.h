@@ -14,7 +14,7 @@ struct PlanCandidate {
   std::string schedule;
   int chunks = 1;
   int num_micro_batches = 1;
-  std::string recompute;              // a mode, or "per stage"
+  std::string recompute;              // a mode, "per stage", or "per layer" if a stage drops some of its layers
   double step_seconds = 0;            // simulated; of one that fits
   std::int64_t fullest_bytes = 0;     // of the fullest worker; of one that fits
   int fullest_worker = 0;             // the first of them
@@ -35,8 +35,11 @@ struct PlanSearch {
 // Each of them is cut exactly, for the objective, and simulated; per stage, so that the slowest stage is the fastest. These
 // cuts are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over the
 // boundaries. A stage that fits without recompute does not recompute: a step never gets faster by
-// doing more. With several stages a worker, it takes the modes that recompute the least seconds. The least simulated step
-// wins; among equals fewer micro-batches, then the order above.
+// doing more. With several stages a worker, it takes the modes that recompute the least seconds.
+//
+// If recompute is left to choose and memory is limited, the four nearest choices of micro-batches and schedule are then
+// looked at for stages that drop some of their layers: see Note [Rematerialized stages]. The least simulated step wins;
+// among equals fewer micro-batches, then the order above.
 //
 // The result depends on nothing but the arguments. Throws InfeasibleError if no candidate fits, and InvalidArgument as
 // partitioned_plan does; to choose num_micro_batches takes mini_batch_samples.

@@ -11,6 +11,7 @@ namespace gpipe::cli {
 namespace {
 
 using nlohmann::json;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -138,11 +139,25 @@ TEST_F(PlanCommand, WithoutTheMiniBatchItCannotChooseItsSlices) {
 }
 
 TEST_F(PlanCommand, RecomputesPerStageWhereTheMemoryIsShort) {
-  const json plan = run_json({"--recompute", "auto", "--memory-limit", "20MiB"});
+  const Arguments arguments = {"--recompute", "auto", "--memory-limit", "20MiB", "--no-rematerialize"};
+  const json plan = run_json(arguments);
   EXPECT_EQ(plan["recompute"], "auto");
   EXPECT_EQ(plan["stages"][0]["recompute"], "always");
   EXPECT_EQ(plan["stages"][1]["recompute"], "never");
-  EXPECT_THAT(run({"--recompute", "auto", "--memory-limit", "20MiB"}).out, HasSubstr("recompute per stage"));
+  EXPECT_FALSE(plan["stages"][0].contains("rematerialization"));
+  EXPECT_THAT(run(arguments).out, HasSubstr("recompute per stage"));
+}
+
+TEST_F(PlanCommand, DropsSomeLayersOfAStageWhereThatIsFaster) {
+  const Arguments arguments = {"--recompute", "auto", "--memory-limit", "32MiB"};
+  const json plan = run_json(arguments);
+  EXPECT_EQ(plan["stages"][0]["recompute"], "never");
+  EXPECT_EQ(plan["stages"][0]["rematerialization"], "0-0");
+  EXPECT_EQ(plan["stages"][1]["rematerialization"], "");
+  EXPECT_EQ(plan["candidates"][0]["recompute"], "per layer");
+  EXPECT_LT(plan["simulated_makespan"],
+            run_json({"--recompute", "auto", "--memory-limit", "32MiB", "--no-rematerialize"})["simulated_makespan"]);
+  EXPECT_THAT(run(arguments).out, AllOf(HasSubstr("recompute per layer"), HasSubstr("dropped layers")));
 }
 
 TEST_F(PlanCommand, WritesThePlanAndOverwritesNothing) {

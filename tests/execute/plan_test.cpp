@@ -14,7 +14,6 @@
 namespace gpipe {
 namespace {
 
-using ::testing::Contains;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
@@ -55,17 +54,28 @@ std::int64_t least_bytes_without_recompute(const test::TestModel& model) {
 
 TEST(PlanTest, APipelineRunsWhatThePlanSaysWithTheSameBits) {
   const test::TestModel model = test::transformer();
-  const Profile measured = profile(model.chain, model.input.narrow(0, 0, 4));
+  Profile measured = profile(model.chain, model.input.narrow(0, 0, 4));
+  // Not the measured seconds, which are never the same: 15 equal layers, so that no stage has time to spare.
+  for (LayerProfile& layer : measured.layers) {
+    const double seconds = layer.name == "embedding" ? 0 : 1;
+    layer.forward_seconds = seconds;
+    layer.backward_seconds = 2 * seconds;
+    layer.input_grad_seconds = layer.weight_grad_seconds = seconds;
+  }
   PlanOptions options = auto_options(3);
   const Plan roomy = plan(measured, options);
   options.memory_limit_bytes = least_bytes_without_recompute(model) - 1;
   const Plan tight = parse_plan(to_json(plan(measured, options)));  // as another process would read it
-  ASSERT_FALSE(tight.recompute_by_stage.empty() && tight.recompute == Recompute::kNever);  // something had to give
+  options.rematerialize = false;
+  const Plan recomputing = parse_plan(to_json(plan(measured, options)));
+  ASSERT_FALSE(tight.rematerialization.empty());  // something had to give
+  ASSERT_FALSE(recomputing.recompute_by_stage.empty() && recomputing.recompute == Recompute::kNever);
 
   const Tensors expected = trained_with(model, PipelineOptions(1).num_micro_batches(4));
-  for (const Plan& chosen : {roomy, tight}) {
+  for (const Plan& chosen : {roomy, tight, recomputing}) {
     Pipeline pipeline(model.chain, PipelineOptions(chosen));
     EXPECT_EQ(pipeline->layers_per_stage(), chosen.layers_per_stage);
+    EXPECT_EQ(pipeline->rematerialization(), chosen.rematerialization);
     const Tensors got = trained_with(model, PipelineOptions(chosen));
     ASSERT_EQ(got.size(), expected.size());
     for (std::size_t index = 0; index < got.size(); ++index)
@@ -73,7 +83,7 @@ TEST(PlanTest, APipelineRunsWhatThePlanSaysWithTheSameBits) {
   }
 }
 
-TEST(PlanTest, AutoRecomputesOnlyWhatTheMemoryLimitAsksFor) {
+TEST(PlanTest, AutoDropsOnlyWhatTheMemoryLimitAsksFor) {
   const test::TestModel model = test::transformer();
   const PipelineOptions options =
       PipelineOptions(3).num_micro_batches(4).recompute(Recompute::kAuto).optimizer_slots(0);
@@ -85,7 +95,8 @@ TEST(PlanTest, AutoRecomputesOnlyWhatTheMemoryLimitAsksFor) {
   const std::int64_t limit = least_bytes_without_recompute(model) - 1;
   Pipeline tight(model.chain, PipelineOptions(options).memory_limit_bytes(limit));
   tight->train_step(model.input, model.target, model.loss);
-  EXPECT_THAT(tight->recompute_by_stage(), Contains(::testing::Ne(Recompute::kNever)));
+  // Which of the two is faster depends on the seconds that were measured.
+  EXPECT_TRUE(tight->recompute_by_stage() != roomy->recompute_by_stage() || !tight->rematerialization().empty());
 
   const Tensors expected = trained_with(model, PipelineOptions(1).num_micro_batches(4));
   const Tensors got = trained_with(model, PipelineOptions(options).memory_limit_bytes(limit));

@@ -5,11 +5,13 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/simulate.h"
@@ -44,6 +46,7 @@ PlanOptions all_open(int num_stages, int mini_batch_samples) {
   options.mini_batch_samples = mini_batch_samples;
   options.schedule = "auto";
   options.recompute = Recompute::kAuto;
+  options.rematerialize = false;
   return options;
 }
 
@@ -195,7 +198,8 @@ TEST(Planner, NoStageRecomputesThatFitsWithout) {
 
 TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
   for (unsigned seed = 0; seed < 60; ++seed) {
-    const RandomModel model(seed, 12);
+    RandomModel model(seed, 12);
+    model.options.rematerialize = seed % 2 == 1;
     PlanSearch search;
     try {
       search = search_plans(model.profile, model.options);
@@ -210,6 +214,7 @@ TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
     EXPECT_EQ(validate(schedule_of(best), options).peak_bytes, best.predicted_peak_bytes) << "seed " << seed;
     EXPECT_EQ(search.candidates.front().step_seconds, best.predicted_step_seconds);
     EXPECT_EQ(search.candidates.front().layers_per_stage, best.layers_per_stage);
+    EXPECT_EQ(search.candidates.front().recompute == "per layer", !best.rematerialization.empty());
     for (const PlanCandidate& candidate : search.candidates) {
       if (candidate.missing_bytes > 0) continue;
       EXPECT_GE(candidate.step_seconds, best.predicted_step_seconds * (1 - 1e-9));
@@ -241,6 +246,7 @@ TEST(Planner, RecomputesWhereTheMemoryIsShort) {
   options.num_stages = 2;
   options.num_micro_batches = 4;
   options.recompute = Recompute::kAuto;
+  options.rematerialize = false;
   const Plan free = plan(equal_layers(4), options);
   EXPECT_EQ(free.recompute, Recompute::kNever);
   EXPECT_THAT(free.recompute_by_stage, IsEmpty());
@@ -314,6 +320,111 @@ TEST(Planner, RefusesToChooseWithoutKnowingTheSamples) {
   PlanOptions options = all_open(2, 8);
   options.chunks = 3;
   EXPECT_THAT(refusal(equal_layers(4), options), HasSubstr("no schedule puts 3 stages on each of 2 workers"));
+}
+
+// All that begin with `before`, and go on in the layers [begin, end).
+void for_each_run_from(int begin, int end, const Rematerialization& before, bool may_be_all,
+                       const std::function<void(const Rematerialization&)>& visit) {
+  visit(before);
+  for (int first = begin; first < end; ++first) {
+    for (int last = first; last < end; ++last) {
+      if (!may_be_all && first == begin && last == end - 1 && before.empty()) continue;
+      for_each_run_from(first, last + 1, {}, false, [&](const Rematerialization& nested) {
+        Rematerialization runs = before;
+        runs.push_back({first, last + 1, nested});
+        for_each_run_from(last + 1, end, runs, true, visit);
+      });
+    }
+  }
+}
+
+// The least simulated step of one stage, over all rematerializations with and without recompute.
+double least_rematerialized_step(const Profile& profile, const PlanOptions& options) {
+  const int num_layers = static_cast<int>(profile.layers.size());
+  const Costs costs = stage_costs(profile, {num_layers}, options.link, options.optimizer_slots);
+  const std::vector<RematerializationCosts> layers = rematerialization_costs(profile, 0, num_layers);
+  double least = kNone;
+  for (const Recompute mode : kModes) {
+    const Schedule schedule = with_recompute(make_schedule(options.schedule, 1, options.num_micro_batches), mode);
+    for_each_run_from(0, num_layers, {}, true, [&](const Rematerialization& runs) {
+      Costs tried = costs;
+      tried.stages[0] = with_rematerialization(costs.stages[0], layers, runs);
+      if (peak_bytes_by_worker(schedule, stage_bytes(tried))[0] > *options.memory_limit_bytes) return;
+      least = std::min(least, simulate(schedule, tried).makespan_seconds);
+    });
+  }
+  return least;
+}
+
+TEST(Planner, EqualsBruteForceOverTheRematerializationsOfOneStage) {
+  int dropping = 0;
+  int fitting = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    RandomModel model(seed, 5);
+    model.profile.skips.clear();
+    model.options.num_stages = 1;
+    model.options.schedule = seed % 2 == 0 ? "gpipe" : "1f1b";
+    model.options.num_micro_batches = 1 + static_cast<int>(seed % 3);
+    model.options.mini_batch_samples = 0;
+    model.options.rematerialize = true;
+    if (!model.options.memory_limit_bytes) continue;
+    const double expected = least_rematerialized_step(model.profile, model.options);
+    double without = kNone;
+    PlanOptions options = model.options;
+    options.rematerialize = false;
+    try {
+      without = plan(model.profile, options).predicted_step_seconds;
+    } catch (const InfeasibleError&) {  // then it is to be better than that
+    }
+    try {
+      const Plan best = plan(model.profile, model.options);
+      EXPECT_NEAR(best.predicted_step_seconds, expected, 1e-9 * expected) << "seed " << seed;
+      EXPECT_LE(best.predicted_peak_bytes[0], *model.options.memory_limit_bytes);
+      if (best.predicted_step_seconds < without * (1 - 1e-9)) {
+        EXPECT_EQ(best.rematerialization.size(), 1u);
+        ++(without == kNone ? fitting : dropping);
+      }
+    } catch (const InfeasibleError&) {
+      EXPECT_EQ(expected, kNone) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(dropping, 5);  // is faster than to recompute the stage as a whole
+  EXPECT_GT(fitting, 2);   // fits where that does not
+}
+
+TEST(Planner, DropsSomeLayersWhereTheMemoryIsShort) {
+  PlanOptions options;
+  options.num_stages = 2;
+  options.num_micro_batches = 4;
+  options.recompute = Recompute::kAuto;
+  options.memory_limit_bytes = 80 + 379;  // one byte less than without recompute: see above
+  const PlanSearch search = search_plans(equal_layers(4), options);
+  const Plan& best = search.best;
+  ASSERT_EQ(best.rematerialization.size(), 2u);
+  EXPECT_THAT(modes_of(best), ElementsAre(Recompute::kNever, Recompute::kNever));
+  EXPECT_EQ(to_text(best.rematerialization[0]), "0-0");
+  EXPECT_EQ(to_text(best.rematerialization[1]), "");
+  // A second forward of one layer, in the backward of stage 0. It drops the 100 bytes of that layer.
+  EXPECT_EQ(best.costs.stages[0].backward_seconds, 4 + 1);
+  EXPECT_EQ(best.partition.stages[0].seconds, best.partition.stages[1].seconds + 1);
+  EXPECT_LE(best.predicted_peak_bytes[0], 80 + 379);
+  EXPECT_EQ(best.partition.stages[0].bytes, best.predicted_peak_bytes[0]);
+  EXPECT_EQ(search.candidates.front().recompute, "per layer");
+  EXPECT_THAT(explain(search), HasSubstr("per layer"));
+  options.rematerialize = false;
+  EXPECT_GT(plan(equal_layers(4), options).predicted_step_seconds, best.predicted_step_seconds);
+}
+
+TEST(Planner, DoesNotDropLayersOfStagesThatUseSkips) {
+  PlanOptions options;
+  options.num_stages = 2;
+  options.num_micro_batches = 4;
+  options.recompute = Recompute::kAuto;
+  options.memory_limit_bytes = 80 + 379;
+  Profile profile = equal_layers(4);
+  profile.skips = {{"skip", 0, 1, 1}};
+  const Plan best = plan(profile, options);
+  EXPECT_TRUE(best.rematerialization.empty() || best.rematerialization[0].empty());
 }
 
 TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
