@@ -26,6 +26,22 @@ class NoAutocast {
   const bool cpu_enabled_ = at::autocast::is_cpu_enabled();
 };
 
+// The root of a backward. The engine keeps what it is started with until it has ended; this gives the gradients away, so
+// that each is freed once it has been used.
+class Source : public torch::autograd::Node {
+ public:
+  Source(torch::autograd::edge_list&& edges, torch::autograd::variable_list grads)
+      : Node(std::move(edges)), grads_(std::move(grads)) {
+    add_input_metadata(grads_.front());
+  }
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& /*start*/) override {
+    return std::move(grads_);
+  }
+
+ private:
+  torch::autograd::variable_list grads_;
+};
+
 }  // namespace
 
 std::size_t first_same(const Tensors& tensors, std::size_t index) {
@@ -88,8 +104,10 @@ void Roots::backward(Tensors grads) {
   grads.clear();
   if (edges.empty()) return;
   const NoAutocast no_autocast;
-  torch::autograd::Engine::get_default_engine().execute(edges, given, /*keep_graph=*/false, /*create_graph=*/false,
-                                                        /*accumulate_grad=*/true);
+  const at::Tensor start = at::zeros({}, given.front().options()).expand(given.front().sizes());
+  const std::shared_ptr<Source> source(new Source(std::move(edges), std::move(given)), torch::autograd::deleteNode);
+  torch::autograd::Engine::get_default_engine().execute({{source, 0}}, {start}, /*keep_graph=*/false,
+                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
 }
 
 }  // namespace gpipe

@@ -27,7 +27,7 @@ struct TensorUse {
 struct LayerBytes {
   std::vector<TensorUse> inputs;
   std::vector<TensorUse> outputs;
-  std::int64_t kept = 0;     // for the backward, the inputs and outputs that are kept included
+  std::int64_t kept = 0;  // for the backward, the inputs and outputs that are kept included
   // The most during forward and during backward, inputs and outputs included.
   std::int64_t forward_working = 0;
   std::int64_t backward_working = 0;

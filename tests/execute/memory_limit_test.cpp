@@ -3,12 +3,14 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <random>
+
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/optimizer_slots.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/plan/plan.h"
-#include "gpipe/schedule/recompute.h"
-#include "gpipe/schedule/registry.h"
+#include "gpipe/plan/stage_rematerialization.h"
+#include "tests/execute/rematerializations.h"
 #include "tests/execute/test_models.h"
 
 namespace gpipe {
@@ -75,6 +77,7 @@ struct Case {
   const char* schedule;
   Recompute recompute;
   std::vector<int> layers_per_stage;
+  std::vector<Rematerialization> rematerialization = {};
 };
 
 std::vector<Case> cases(int num_layers) {
@@ -88,10 +91,15 @@ std::vector<Case> cases(int num_layers) {
 
 std::vector<std::int64_t> predicted_peaks(const Profile& profile, const Case& settings) {
   const int num_stages = static_cast<int>(settings.layers_per_stage.size());
-  const Schedule schedule =
-      with_recompute(make_schedule(settings.schedule, num_stages, kNumMicroBatches), settings.recompute);
-  return peak_bytes_by_worker(schedule,
-                              stage_bytes(stage_costs(profile, settings.layers_per_stage, {}, /*optimizer_slots=*/0)));
+  PlanOptions options;
+  options.num_stages = num_stages;
+  options.num_micro_batches = kNumMicroBatches;
+  options.schedule = settings.schedule;
+  options.recompute = settings.recompute;
+  options.optimizer_slots = 0;
+  Plan plan = plan_with_layers(profile, options, settings.layers_per_stage);
+  set_rematerialization(plan, profile, settings.rematerialization);
+  return peak_bytes_by_worker(schedule_of(plan), stage_bytes(plan.costs));
 }
 
 PipelineOptions options_of(const Case& settings) {
@@ -99,13 +107,29 @@ PipelineOptions options_of(const Case& settings) {
       .num_micro_batches(kNumMicroBatches)
       .schedule(settings.schedule)
       .recompute(settings.recompute)
-      .balance(settings.layers_per_stage);
+      .balance(settings.layers_per_stage)
+      .rematerialization(settings.rematerialization);
+}
+
+// Rematerializations by chance, with and without recompute.
+std::vector<Case> rematerialized_cases(int num_layers) {
+  std::mt19937 random(3);
+  std::vector<Case> result;
+  for (const Case& settings : cases(num_layers)) {
+    for (int count = 0; count < 4; ++count) {
+      result.push_back(settings);
+      for (const int layers : settings.layers_per_stage) {
+        result.back().rematerialization.push_back(test::random_runs(0, layers, random));
+      }
+    }
+  }
+  return result;
 }
 
 // The ratio of what is predicted to what is measured, for each stage of each case.
-void expect_ratios(const Example& example, double least, double most) {
+void expect_ratios(const Example& example, const std::vector<Case>& cases, double least, double most) {
   const Profile profile = profile_of(example);
-  for (const Case& settings : cases(example.chain.size())) {
+  for (const Case& settings : cases) {
     Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
     pipeline->train_step(example.input, example.target, example.loss);  // makes the gradients
     const StepResult step = pipeline->train_step(example.input, example.target, example.loss);
@@ -115,15 +139,31 @@ void expect_ratios(const Example& example, double least, double most) {
       const double ratio = static_cast<double>(predicted[stage]) / measured;
       EXPECT_TRUE(ratio >= least && ratio <= most)
           << ratio << ": " << example.name << ", " << settings.schedule << ", " << name(settings.recompute)
-          << ", stage " << stage << " of " << predicted.size() << ": " << predicted[stage] << " predicted, " << measured
-          << " measured";
+          << ", stage " << stage << " of " << predicted.size()
+          << (settings.rematerialization.empty() ? "" : " [" + to_text(settings.rematerialization[stage]) + "]") << ": "
+          << predicted[stage] << " predicted, " << measured << " measured";
     }
   }
 }
 
-TEST(PredictedPeak, OfATransformerIsWithinThreePercent) { expect_ratios(transformer(), 0.97, 1.03); }
+TEST(PredictedPeak, OfATransformerIsWithinThreePercent) {
+  const Example example = transformer();
+  expect_ratios(example, cases(example.chain.size()), 0.97, 1.03);
+}
 
-TEST(PredictedPeak, OfUnequalLayersIsWithinThreePercent) { expect_ratios(unequal_cnn(), 0.97, 1.03); }
+TEST(PredictedPeak, OfUnequalLayersIsWithinThreePercent) {
+  const Example example = unequal_cnn();
+  expect_ratios(example, cases(example.chain.size()), 0.97, 1.03);
+}
+
+// It may be too high: the input of a run counts with the run and with its first layer, and a layer's forward as much as its
+// backward. For unequal layers that is a lot.
+TEST(PredictedPeak, OfRematerializedStagesIsNotTooLow) {
+  const Example equal = transformer();
+  expect_ratios(equal, rematerialized_cases(equal.chain.size()), 0.97, 1.12);
+  const Example unequal = unequal_cnn();
+  expect_ratios(unequal, rematerialized_cases(unequal.chain.size()), 0.97, 1.5);
+}
 
 TEST(MemoryLimit, RefusesWhatIsMoreAndNamesStageLayersActionAndBytes) {
   const Example example = transformer();
