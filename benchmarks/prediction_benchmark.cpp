@@ -11,7 +11,6 @@
 // equal numbers of layers, in turn.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
-#include <malloc.h>
 #include <torch/torch.h>
 
 #include <algorithm>
@@ -24,6 +23,7 @@
 
 #include "benchmarks/stopwatch.h"
 #include "benchmarks/transformer.h"
+#include "gpipe/execute/freed_memory.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/schedule/recompute.h"
@@ -242,8 +242,7 @@ int main(int argc, char** argv) {
   using namespace gpipe::benchmarks;  // NOLINT(google-build-using-namespace)
   const int rounds = argc > 1 ? std::max(1, std::atoi(argv[1])) : 5;
   const bool with_actions = argc > 2 && std::string(argv[2]) == "actions";
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);  // as `gpipe train` does
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  gpipe::keep_freed_memory();
   at::set_num_threads(1);
   torch::manual_seed(1);
   const auto counted = std::make_shared<gpipe::MemoryAccount>("parameters");  // so that they count from the start

@@ -33,6 +33,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/assembly.cpp
   gpipe/execute/caller_state.cpp
   gpipe/execute/dropped_layers.cpp
+  gpipe/execute/freed_memory.cpp
   gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp

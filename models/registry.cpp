@@ -150,6 +150,16 @@ const std::vector<ModelName>& model_names() {
   return *names;
 }
 
+Task task_of(const std::string& spec) {
+  const std::string name = spec.substr(0, spec.find(':'));
+  std::string all;
+  for (const Entry& entry : entries()) {
+    if (entry.name == name) return entry.shown.task;
+    all += (all.empty() ? "" : ", ") + entry.shown.usage;
+  }
+  throw InvalidArgument(fmt::format("there is no model \"{}\"; there are {}", name, all));
+}
+
 LayerChain make_image_model(const std::string& spec, const ImageModelOptions& options) {
   const Parsed parsed = parse(spec, Task::kImage);
   return parsed.entry.make(parsed.sizes, options);

@@ -34,6 +34,9 @@ struct ImageModelOptions {
 // A name and its sizes, "NAME" or "NAME:SIZE,SIZE". All throw InvalidArgument: for a name that is none, with those that
 // are; for sizes that are missing, too many or no numbers, with the usage; and for those the model refuses.
 
+// What the model is for.
+Task task_of(const std::string& spec);
+
 // Of a classifier: images [N, in_channels, H, W] to logits [N, num_classes].
 LayerChain make_image_model(const std::string& spec, const ImageModelOptions& options = {});
 

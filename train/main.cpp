@@ -1,6 +1,5 @@
 // gpipe-train: the commands of gpipe that need libtorch. The gpipe command starts it.
 #include <c10/util/Exception.h>
-#include <malloc.h>
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
@@ -14,6 +13,7 @@
 #include "data/data_error.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/execute/action_error.h"
+#include "gpipe/execute/freed_memory.h"
 #include "train/capacity_command.h"
 #include "train/config_file.h"
 #include "train/eval_command.h"
@@ -25,12 +25,6 @@
 namespace {
 
 using namespace gpipe::cli;
-
-// Large activations are otherwise given back to the system after every use, and cost a page fault a page to get again.
-void keep_freed_memory() {
-  mallopt(M_MMAP_THRESHOLD, 1 << 30);
-  mallopt(M_TRIM_THRESHOLD, 1 << 30);
-}
 
 // What the command line is not to blame for; the message says what to do.
 int refuse(const gpipe::Error& error) {
@@ -46,7 +40,7 @@ int refuse_torch(const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  keep_freed_memory();
+  gpipe::keep_freed_memory();
   CLI::App app("", "gpipe");
   Run chosen;
   try {

@@ -15,9 +15,9 @@ struct OptionGroup {
 
   // See cli::add_value; `type` is what the help calls the value.
   template <typename Target, typename Value>
-  void add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
-           const std::string& description) const {
-    cli::add_value(command, name, target, parse, description)->type_name(type)->group(heading);
+  CLI::Option* add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
+                   const std::string& description) const {
+    return cli::add_value(command, name, target, parse, description)->type_name(type)->group(heading);
   }
   void add_flag(const std::string& name, bool& target, const std::string& description) const {
     command.add_flag(name, target, description)->group(heading);

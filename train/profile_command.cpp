@@ -40,14 +40,6 @@ struct ProfileCommand {
 
 std::string parse_word(std::string_view word) { return std::string(word); }
 
-models::Task task_of(const std::string& spec) {
-  const std::string name = spec.substr(0, spec.find(':'));
-  for (const models::ModelName& known : models::model_names()) {
-    if (known.usage.substr(0, known.usage.find(':')) == name) return known.task;
-  }
-  return models::Task::kImage;  // whose error lists the names
-}
-
 // What is run: a chain, the inputs of a micro-batch and the loss of its outputs.
 struct Subject {
   LayerChain chain;
@@ -59,7 +51,7 @@ Subject make_subject(const ProfileCommand& command) {
   const at::Device device = command.on_paper ? at::kMeta : at::kCPU;
   const auto ids = [&](std::int64_t limit, std::vector<std::int64_t> shape) {
     if (command.on_paper) return at::empty(shape, at::device(device).dtype(at::kLong));
-    return at::randint(1, limit, shape, at::kLong);
+    return at::randint(limit, shape, at::kLong);
   };
   const auto token_loss = [](const at::Tensor& target) {
     return [target](const Tensors& outputs) {
@@ -68,7 +60,7 @@ Subject make_subject(const ProfileCommand& command) {
   };
   const std::int64_t rows = command.num_samples;
   const std::int64_t length = command.sequence_length;
-  switch (task_of(command.model)) {
+  switch (models::task_of(command.model)) {
     case models::Task::kLanguage: {
       models::TransformerLmOptions options = models::language_model_options(command.model, command.vocabulary_size);
       const at::Tensor tokens = ids(command.vocabulary_size, {rows, length});

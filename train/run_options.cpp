@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "cli/command.h"
+#include "cli/input_file.h"
 #include "cli/option.h"
 #include "cli/output_file.h"
 #include "cli/quantity.h"
@@ -31,19 +32,27 @@ std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(
 
 void add_pipeline_options(CLI::App& command, RunOptions& options) {
   const OptionGroup group{command, "Pipeline"};
-  group.add("K", "--stages", options.num_stages, parse_count,
-            fmt::format("Workers, one thread each [{}]", options.num_stages));
-  group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
-            fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
-  group.add("NAME", "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
-  group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
-  group.add(
+  CLI::Option* const stages = group.add("K", "--stages", options.num_stages, parse_count,
+                                        fmt::format("Workers, one thread each [{}]", options.num_stages));
+  CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
+                                               fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
+  CLI::Option* const schedule = group.add("NAME", "--schedule", options.schedule, parse_schedule,
+                                          "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
+  CLI::Option* const chunks =
+      group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
+  CLI::Option* const recompute = group.add(
       "MODE", "--recompute", options.recompute, parse_recompute,
       "Redo forwards in the backward pass to save memory: always, except-last (all micro-batches but the last), never, "
       "or auto, what --memory-limit asks for [never]");
   group.add("SIZE", "--memory-limit", options.memory_limit_bytes, cli::parse_bytes,
             "Bytes a stage may hold, such as 2GiB; more is refused [unlimited]");
-  group.add("N,N,...", "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]");
+  CLI::Option* const balance = group.add("N,N,...", "--balance", options.balance, parse_balance,
+                                         "Layers of each stage, such as 5,4 [by profiling]");
+  CLI::Option* const plan = group.add("FILE", "--plan", options.plan_path, parse_path,
+                                      "What 'gpipe plan --out' wrote, instead of the six that it decides: --stages, "
+                                      "--micro-batches, --schedule, --chunks, --recompute, --balance");
+  for (CLI::Option* const decided : {stages, micro_batches, schedule, chunks, recompute, balance})
+    plan->excludes(decided);
   group.add("N", "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]");
   group.add("N", "--seed", options.seed, parse_index, "Of weights, order and dropout [0]");
 }
@@ -118,14 +127,28 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   add_file_options(command, options.trainer);
 }
 
+void read_plan(RunOptions& options) {
+  if (options.plan_path.empty()) return;
+  const std::string json = cli::read_input_file(options.plan_path);
+  try {
+    options.plan = parse_plan(json);
+  } catch (const Error& error) {
+    throw cli::UsageError(fmt::format("{}: {}", cli::input_name(options.plan_path), error.what()),
+                          "a plan is what 'gpipe plan --out FILE' writes");
+  }
+  options.num_micro_batches = options.plan->num_micro_batches;
+  options.trainer.predicted_step_seconds = options.plan->predicted_step_seconds;
+}
+
 PipelineOptions pipeline_options(const RunOptions& options) {
-  return PipelineOptions(options.num_stages)
-      .num_micro_batches(options.num_micro_batches)
-      .schedule(options.schedule)
-      .chunks_per_worker(options.chunks)
-      .recompute(options.recompute)
-      .balance(options.balance)
-      .threads_per_stage(options.threads_per_stage)
+  PipelineOptions result = options.plan ? PipelineOptions(*options.plan)
+                                        : PipelineOptions(options.num_stages)
+                                              .num_micro_batches(options.num_micro_batches)
+                                              .schedule(options.schedule)
+                                              .chunks_per_worker(options.chunks)
+                                              .recompute(options.recompute)
+                                              .balance(options.balance);
+  return result.threads_per_stage(options.threads_per_stage)
       .seed(options.seed)
       .measure_memory(options.measure_memory)
       .memory_limit_bytes(options.memory_limit_bytes)

@@ -21,6 +21,8 @@ struct RunOptions {
   Recompute recompute = Recompute::kNever;
   std::int64_t memory_limit_bytes = 0;  // of a stage; 0 = none
   std::vector<int> balance;
+  std::string plan_path;     // instead of those above
+  std::optional<Plan> plan;  // what is there, once it is read
   int threads_per_stage = 1;
   std::uint64_t seed = 0;
   bool measure_memory = true;
@@ -33,6 +35,10 @@ double parse_fraction(std::string_view word);
 
 // Values that are in `options` already are the defaults of the task, and the help shows them.
 void add_run_options(CLI::App& command, RunOptions& options);
+
+// Reads the plan, if there is one, into the options. Throws UsageError, naming the file and the place, for what cannot be read
+// or parsed.
+void read_plan(RunOptions& options);
 
 PipelineOptions pipeline_options(const RunOptions& options);
 

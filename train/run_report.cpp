@@ -95,6 +95,12 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   summary.loss = result.last_loss;
   summary.bubble_fraction =
       (result.imbalance_seconds + result.idle_seconds) / (result.num_workers * result.makespan_seconds);
+  if (options.predicted_step_seconds) {
+    const double measured = result.makespan_seconds / static_cast<double>(result.num_steps);
+    summary.results.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}",
+                                                             *options.predicted_step_seconds, measured,
+                                                             *options.predicted_step_seconds / measured));
+  }
   for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
   for (const auto& [name, path] :
        {std::make_pair("weights", options.save_path), std::make_pair("trace", options.trace_path),

@@ -92,6 +92,7 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);
+      read_plan(options->run);
       options->task.seed = options->run.seed;
       if (options->task.batch_size < 2 * options->run.num_micro_batches) {
         throw cli::UsageError(
@@ -143,6 +144,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);
+      read_plan(options->run);
       options->task.seed = options->run.seed;
       LmTask lm(options->task, vocabulary_of(options->run.trainer.weights_path));
       return train(options->run, lm);
@@ -190,6 +192,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   command.callback([&chosen, options] {
     chosen = [options] {
       check_run_options(options->run);
+      read_plan(options->run);
       options->task.seed = options->run.seed;
       options->task.size_multiple = options->run.num_micro_batches;
       TranslateTask translation(options->task, vocabulary_of(options->run.trainer.weights_path));

@@ -27,7 +27,8 @@ struct TrainerOptions {
   std::string trace_path;    // of the last step
   std::string metrics_path;
   std::string tensorboard_dir;
-  bool force = false;  // existing files may be replaced
+  bool force = false;                            // existing files may be replaced
+  std::optional<double> predicted_step_seconds;  // by a plan; told at the end beside what was measured
 };
 
 enum class Ending {

@@ -14,6 +14,7 @@ using models::ImageModelOptions;
 using models::language_model_options;
 using models::make_image_model;
 using models::translation_model_options;
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 template <typename Function>
@@ -62,6 +63,14 @@ TEST(ModelRegistry, AnUnknownNameIsAnsweredWithThoseOfTheTask) {
             "resnet50, resnet101, resnet20, resnet32, resnet44, resnet56, resnet-cifar:DEPTH");
   EXPECT_THAT(image_error("t:1,2,3"), HasSubstr("no model \"t\" for this task"));
   EXPECT_THAT(message([] { language_model_options("resnet18", 10); }), HasSubstr("transformer-lm:L,WIDTH,FFN,HEADS"));
+}
+
+TEST(ModelRegistry, KnowsWhatAModelIsFor) {
+  EXPECT_EQ(models::task_of("resnet18"), models::Task::kImage);
+  EXPECT_EQ(models::task_of("transformer-lm:1,2,3,4"), models::Task::kLanguage);
+  EXPECT_EQ(models::task_of("t:1,2,3"), models::Task::kTranslation);
+  EXPECT_THAT(message([] { models::task_of("tt:1"); }), AllOf(HasSubstr("no model \"tt\""), HasSubstr("resnet18"),
+                                                              HasSubstr("transformer-lm:L"), HasSubstr("t:L,H,A")));
 }
 
 TEST(ModelRegistry, WrongSizesAreAnsweredWithTheUsage) {

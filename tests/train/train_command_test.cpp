@@ -255,6 +255,41 @@ TEST_F(TrainImage, WritesMetricsTraceAndEventFiles) {
   EXPECT_FALSE(std::filesystem::is_empty(folder_.path("events")));
 }
 
+TEST_F(TrainImage, RunsAPlanToTheSameWeights) {
+  const std::string profile = folder_.path("profile.json");
+  const std::string plan = folder_.path("plan.json");
+  EXPECT_EQ(run_gpipe({"profile", "--model", "resnet-cifar:20", "--channels", "1", "--image", "28", "--samples", "4",
+                       "--repeats", "1", "--out", profile})
+                .exit_code,
+            0);
+  EXPECT_EQ(run_gpipe({"plan", "--profile", profile, "--stages", "2", "--micro-batches", "4", "--schedule", "gpipe",
+                       "--recompute", "always", "--out", plan})
+                .exit_code,
+            0);
+  const Arguments common = {"train",           "image",        "--data-dir", folder_.path(""), "--model",
+                            "resnet-cifar:20", "--batch-size", "16",         "--steps",        "2"};
+  const auto train_with = [&](const Arguments& more) {
+    Arguments arguments = common;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments);
+  };
+  const Outcome planned = train_with({"--plan", plan, "--save", folder_.path("planned.safetensors")});
+  EXPECT_EQ(planned.exit_code, 0) << planned.err;
+  EXPECT_THAT(planned.out, AllOf(HasSubstr("2 stages, 4 micro-batches, gpipe"), HasSubstr("predicted"),
+                                 ContainsRegex("planned step +[0-9.e-]+ s predicted, [0-9.e-]+ s measured")));
+  const Outcome plain =
+      train_with({"--stages", "1", "--micro-batches", "4", "--save", folder_.path("plain.safetensors")});
+  EXPECT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(weights_in(folder_.path("planned.safetensors")), weights_in(folder_.path("plain.safetensors")));
+
+  const Outcome twice = train_with({"--plan", plan, "--stages", "3"});
+  EXPECT_EQ(twice.exit_code, 2);
+  EXPECT_THAT(twice.err, AllOf(HasSubstr("--plan"), HasSubstr("--stages")));
+  const Outcome not_a_plan = train_with({"--plan", profile});
+  EXPECT_EQ(not_a_plan.exit_code, 2);
+  EXPECT_THAT(not_a_plan.err, AllOf(HasSubstr("profile.json': line 2"), HasSubstr("gpipe plan --out")));
+}
+
 TEST_F(TrainImage, TooFewSamplesForTheMicroBatchesAreRefused) {
   const Outcome outcome = train({"--samples", "3", "--steps", "1"});
   EXPECT_EQ(outcome.exit_code, 2);
