@@ -50,12 +50,13 @@ LayerProfile read_layer(const JsonReader& record, std::int64_t kept_before) {
   if (record.has("gradient_bytes")) layer.gradient_bytes = record.bytes("gradient_bytes");
   if (record.has("buffer_bytes")) layer.buffer_bytes = record.bytes("buffer_bytes");
   if (record.has("kept_output_bytes")) layer.kept_output_bytes = record.bytes("kept_output_bytes");
-  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes + kept_before)) {
+  // Not the sum: these bytes can be anything.
+  if (layer.kept_output_bytes > layer.output_bytes || layer.kept_output_bytes - kept_before > layer.activation_bytes) {
     record.fail_value(
         record.field("kept_output_bytes"),
         fmt::format("at most \"output_bytes\" ({}), and \"activation_bytes\" with \"kept_output_bytes\" of "
-                    "the layer before ({})",
-                    layer.output_bytes, layer.activation_bytes + kept_before));
+                    "the layer before ({} + {})",
+                    layer.output_bytes, layer.activation_bytes, kept_before));
   }
   layer.forward_working_bytes = read_working(record, "forward_working_bytes", layer);
   layer.backward_working_bytes = read_working(record, "backward_working_bytes", layer);

@@ -246,6 +246,15 @@ TEST(Profile, FieldsThatOlderFilesLackMayBeAbsent) {
   EXPECT_EQ(working_bytes(profile.layers[0]), 4);
 }
 
+TEST(Profile, TakesKeptOutputsOfAnySizeWithoutAddingThemUp) {
+  const std::string huge = std::to_string(kMaxBytes);
+  const std::string costs = R"("forward_seconds":1,"backward_seconds":2,"parameter_bytes":3,"activation_bytes":)" +
+                            huge + R"(,"output_bytes":)" + huge + R"(,"kept_output_bytes":)" + huge;
+  const Profile profile = parse_profile(document(R"({"name":"a",)" + costs + R"(},{"name":"b",)" + costs + "}"));
+  EXPECT_EQ(profile.layers[1].kept_output_bytes, kMaxBytes);
+  EXPECT_THROW(check_profile(profile), InvalidArgument);
+}
+
 TEST(Profile, RefusesBytesThatContradictEachOther) {
   EXPECT_THAT(layer_refusal("\"name\"", "\"kept_output_bytes\":5,\"name\""),
               AllOf(HasSubstr("layer 1 \"conv\": \"kept_output_bytes\" is 5"),
