@@ -42,9 +42,9 @@ IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : opti
   passing_ = PassingSkips(profile, skips);
   std::vector<std::int64_t> forward;
   std::vector<std::int64_t> backward;
-  const LayerProfile* before = nullptr;
   for (const LayerProfile& layer : profile.layers) {
-    first_working_.push_back(first_forward_working_bytes(layer, std::exchange(before, &layer)));
+    const int index = static_cast<int>(first_working_.size());
+    first_working_.push_back(gpipe::forward_working_bytes(profile.layers, index, index));
     forward.push_back(activations_.back() + gpipe::forward_working_bytes(layer));
     backward.push_back(activations_.back() + gpipe::backward_working_bytes(layer));
     parameters_.push_back(parameters_.back() + layer.parameter_bytes);

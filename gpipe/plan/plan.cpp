@@ -43,11 +43,7 @@ void check(const Profile& profile, const PlanOptions& options, int chunks) {
 
 // The profile with the backward the schedule runs: a split one takes the sum of its parts.
 Profile as_run(Profile profile, const Schedule& schedule) {
-  bool is_split = false;
-  for (const std::vector<Action>& actions : schedule.workers) {
-    for (const Action& action : actions) is_split = is_split || action.kind == ActionKind::kInputGrad;
-  }
-  if (!is_split) return profile;
+  if (!schedule.splits_backward()) return profile;
   for (LayerProfile& layer : profile.layers) {
     const BackwardParts parts = backward_parts(layer);
     layer.backward_seconds = parts.input_grad_seconds + parts.weight_grad_seconds;

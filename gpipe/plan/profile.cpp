@@ -88,10 +88,12 @@ void check_order(const std::string& where, const LayerProfile& layer, std::int64
 
 }  // namespace
 
-std::int64_t first_forward_working_bytes(const LayerProfile& layer, const LayerProfile* before) {
-  if (before == nullptr || !layer.forward_working_bytes) return forward_working_bytes(layer);
-  const std::int64_t not_kept = before->output_bytes - before->kept_output_bytes;
-  return std::max(*layer.forward_working_bytes - not_kept, layer.activation_bytes);
+std::int64_t forward_working_bytes(const std::vector<LayerProfile>& layers, int layer, int begin) {
+  const LayerProfile& at_work = layers[layer];
+  if (layer > begin || begin == 0 || !at_work.forward_working_bytes) return forward_working_bytes(at_work);
+  const LayerProfile& before = layers[begin - 1];
+  const std::int64_t not_kept = before.output_bytes - before.kept_output_bytes;
+  return std::max(*at_work.forward_working_bytes - not_kept, at_work.activation_bytes);
 }
 
 void check_profile(const Profile& profile) {

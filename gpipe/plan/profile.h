@@ -46,8 +46,8 @@ inline std::int64_t backward_working_bytes(const LayerProfile& layer) {
 inline std::int64_t working_bytes(const LayerProfile& layer) {
   return std::max(forward_working_bytes(layer), backward_working_bytes(layer));
 }
-// The same of its forward as the first layer of a stage, without the input; `before` is the layer in front of the stage.
-std::int64_t first_forward_working_bytes(const LayerProfile& layer, const LayerProfile* before);
+// Of the forward of a layer in a stage that begins at `begin`: without the input of the stage.
+std::int64_t forward_working_bytes(const std::vector<LayerProfile>& layers, int layer, int begin);
 
 // A tensor stashed by layer `from` and popped by layer `to`.
 struct SkipProfile {

@@ -23,10 +23,8 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     costs.backward_seconds += layer.backward_seconds;
     costs.input_grad_seconds += parts.input_grad_seconds;
     costs.weight_grad_seconds += parts.weight_grad_seconds;
-    const std::int64_t forward = index == begin
-                                     ? first_forward_working_bytes(layer, begin == 0 ? nullptr : &layers[begin - 1])
-                                     : costs.activation_bytes + forward_working_bytes(layer);
-    costs.forward_working_bytes = std::max(costs.forward_working_bytes, forward);
+    costs.forward_working_bytes =
+        std::max(costs.forward_working_bytes, costs.activation_bytes + forward_working_bytes(layers, index, begin));
     costs.backward_working_bytes =
         std::max(costs.backward_working_bytes, costs.activation_bytes + backward_working_bytes(layer));
     costs.activation_bytes += layer.activation_bytes;

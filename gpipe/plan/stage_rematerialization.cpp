@@ -28,10 +28,8 @@ std::vector<RematerializationCosts> rematerialization_costs(const Profile& profi
     one.backward_seconds = layer.backward_seconds;
     one.activation_bytes = std::max<std::int64_t>(layer.activation_bytes + kept_input_bytes - kept_output_bytes, 0);
     one.output_bytes = layer.output_bytes;
-    const std::int64_t forward_bytes =
-        index == begin ? first_forward_working_bytes(layer, begin == 0 ? nullptr : &profile.layers[begin - 1])
-                       : forward_working_bytes(layer);
-    one.working_bytes = std::max(forward_bytes, backward_working_bytes(layer)) + kept_input_bytes;
+    one.working_bytes =
+        std::max(forward_working_bytes(profile.layers, index, begin), backward_working_bytes(layer)) + kept_input_bytes;
     one.output_grad_bytes = layer.output_bytes;
     costs.push_back(one);
   }

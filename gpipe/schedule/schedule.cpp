@@ -16,6 +16,15 @@ std::int64_t Schedule::num_actions() const {
   return count;
 }
 
+bool Schedule::splits_backward() const {
+  for (const auto& actions : workers) {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kInputGrad) return true;
+    }
+  }
+  return false;
+}
+
 bool Schedule::has_backward() const {
   for (const auto& actions : workers) {
     for (const Action& action : actions) {

@@ -21,6 +21,7 @@ struct Schedule {
   int num_workers() const { return static_cast<int>(workers.size()); }
   std::int64_t num_actions() const;
   bool has_backward() const;
+  bool splits_backward() const;  // into I and W, somewhere
 };
 
 bool operator==(const Schedule& a, const Schedule& b);

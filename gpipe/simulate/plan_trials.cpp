@@ -38,12 +38,12 @@ std::vector<std::vector<Recompute>> combinations(int count) {
   return combos;
 }
 
-double share(Recompute mode, int num_micro_batches) {
+}  // namespace
+
+double recompute_share(Recompute mode, int num_micro_batches) {
   if (mode == Recompute::kNever) return 0;
   return mode == Recompute::kAlways ? 1 : 1 - 1.0 / num_micro_batches;
 }
-
-}  // namespace
 
 bool is_faster(double seconds, double than_seconds) {
   constexpr double kRounding = 1e-9;
@@ -105,7 +105,7 @@ std::optional<std::vector<Recompute>> PlanTrials::lightest_modes(const Costs& co
     std::vector<double> seconds(base_.num_workers(), 0);
     for (int stage = 0; stage < base_.num_stages; ++stage) {
       seconds[base_.worker_of_stage[stage]] +=
-          share(tried[stage], base_.num_micro_batches) * costs.stages[stage].recompute_seconds;
+          recompute_share(tried[stage], base_.num_micro_batches) * costs.stages[stage].recompute_seconds;
     }
     const std::vector<std::int64_t> peaks = peak_bytes_by_worker(with_recompute(base_, tried), bytes);
     std::vector<bool> takes(base_.num_workers());

@@ -17,6 +17,9 @@ struct Trial {
   std::vector<Rematerialization> rematerialization = {};  // one per stage, or none at all
 };
 
+// The part of a stage's micro-batches that it recomputes.
+double recompute_share(Recompute mode, int num_micro_batches);
+
 // By more than rounding.
 bool is_faster(double seconds, double than_seconds);
 

@@ -6,7 +6,6 @@
 #include <optional>
 #include <utility>
 
-#include "gpipe/byte_text.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/mixed_partition.h"
 #include "gpipe/plan/stage_rematerialization.h"
@@ -380,31 +379,5 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
 }
 
 Plan plan(const Profile& profile, const PlanOptions& options) { return search_plans(profile, options).best; }
-
-std::string explain(const PlanSearch& search) {
-  std::vector<std::vector<std::string>> rows = {{"step", "M", "schedule", "chunks", "recompute", "fullest worker"}};
-  for (const PlanCandidate& candidate : search.candidates) {
-    const bool fits = candidate.missing_bytes == 0;
-    rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
-                    fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
-                    fmt::format("{}", candidate.chunks), candidate.recompute,
-                    fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
-                         : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
-  }
-  std::vector<std::size_t> widths(rows.front().size(), 0);
-  for (const std::vector<std::string>& row : rows) {
-    for (std::size_t column = 0; column < row.size(); ++column) {
-      widths[column] = std::max(widths[column], row[column].size());
-    }
-  }
-  std::string text;
-  for (const std::vector<std::string>& row : rows) {
-    for (std::size_t column = 0; column + 1 < row.size(); ++column) {
-      text += fmt::format("{:<{}}  ", row[column], widths[column]);
-    }
-    text += row.back() + "\n";
-  }
-  return text;
-}
 
 }  // namespace gpipe

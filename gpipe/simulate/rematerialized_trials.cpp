@@ -17,20 +17,6 @@ constexpr std::int64_t kMaxWork = 400'000;
 // Of actions that are simulated: about as long.
 constexpr std::int64_t kMaxActions = 2'000'000;
 
-bool is_split(const Schedule& schedule) {
-  for (const std::vector<Action>& actions : schedule.workers) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kInputGrad) return true;
-    }
-  }
-  return false;
-}
-
-double share(Recompute mode, int num_micro_batches) {
-  if (mode == Recompute::kNever) return 0;
-  return mode == Recompute::kAlways ? 1 : 1 - 1.0 / num_micro_batches;
-}
-
 }  // namespace
 
 RematerializedTrials::RematerializedTrials(const Profile& profile, const PlanOptions& options)
@@ -38,7 +24,7 @@ RematerializedTrials::RematerializedTrials(const Profile& profile, const PlanOpt
       options_(options),
       plain_(profile, options),
       base_(make_schedule(options.schedule, options.num_stages, options.num_micro_batches, options.chunks)),
-      can_drop_(!is_split(base_)),
+      can_drop_(!base_.splits_backward()),
       stages_of_worker_(base_.num_workers()) {
   for (int stage = 0; stage < base_.num_stages; ++stage) {
     stages_of_worker_[base_.worker_of_stage[stage]].push_back(stage);
@@ -85,7 +71,7 @@ std::optional<Rematerialization> RematerializedTrials::runs(int stage, Recompute
 
 RematerializedTrials::Setting RematerializedTrials::keeping(int stage, Recompute mode) const {
   const StageCosts& costs = costs_.stages[stage];
-  return {mode, {}, costs, share(mode, base_.num_micro_batches) * costs.recompute_seconds};
+  return {mode, {}, costs, recompute_share(mode, base_.num_micro_batches) * costs.recompute_seconds};
 }
 
 std::optional<RematerializedTrials::Setting> RematerializedTrials::dropping(int stage, Recompute mode,

@@ -1,0 +1,27 @@
+// What was tried for a plan, as a table.
+#include <fmt/format.h>
+
+#include "gpipe/byte_text.h"
+#include "gpipe/report/table.h"
+#include "gpipe/simulate/planner.h"
+
+namespace gpipe {
+
+std::string explain(const PlanSearch& search) {
+  std::vector<chart::Column> columns;
+  for (const char* title : {"step", "M", "schedule", "chunks", "recompute", "fullest worker"}) {
+    columns.push_back({title, chart::Align::kLeft});
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const PlanCandidate& candidate : search.candidates) {
+    const bool fits = candidate.missing_bytes == 0;
+    rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
+                    fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
+                    fmt::format("{}", candidate.chunks), candidate.recompute,
+                    fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
+                         : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
+  }
+  return chart::to_table(columns, rows);
+}
+
+}  // namespace gpipe
