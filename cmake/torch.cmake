@@ -3,6 +3,7 @@
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # for ranks to prove that they know the run's secret
 
 add_library(gpipe_torch STATIC
   gpipe/model/boundary.cpp
@@ -30,6 +31,17 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
+  gpipe/transport/c10d/fingerprint.cpp
+  gpipe/transport/c10d/gate.cpp
+  gpipe/transport/c10d/handshake.cpp
+  gpipe/transport/c10d/packet_header.cpp
+  gpipe/transport/c10d/peers.cpp
+  gpipe/transport/c10d/proof.cpp
+  gpipe/transport/c10d/proven_device.cpp
+  gpipe/transport/c10d/proven_store.cpp
+  gpipe/transport/c10d/remote_flow.cpp
+  gpipe/transport/c10d/socket.cpp
+  gpipe/transport/c10d/store_server.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/caller_state.cpp
   gpipe/execute/dropped_layers.cpp
@@ -49,4 +61,10 @@ target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
 # One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
 target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
 # The plain target: what Torch's own variable adds leaks absolute paths.
-target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:gpipe_warnings>)
+target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE OpenSSL::Crypto gloo fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:gpipe_warnings>)
+# See the file there.
+find_path(GPIPE_GLOO_MEMORY gloo/common/memory.h)
+if(NOT GPIPE_GLOO_MEMORY)
+  set_source_files_properties(gpipe/transport/c10d/proven_device.cpp PROPERTIES
+    INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/gpipe/transport/c10d/missing)
+endif()

@@ -108,4 +108,60 @@ class LaunchError : public Error {
   ExitCode exit_code_;
 };
 
+// Ranks that cannot meet: no secret in common, another version, another world, no address or port to meet at.
+class HandshakeError : public Error {
+ public:
+  using Error::Error;
+};
+
+// Which rank was lost, and what for.
+struct PeerPlace {
+  int rank = -1;
+  std::string host;      // its name; empty if it never said it
+  int stage = -1;        // that it runs
+  std::string flow;      // "activation 0 -> 1"; empty if none was in use
+  int micro_batch = -1;  // -1 if none, or not known
+};
+
+// Another rank died, stopped, fell silent or cannot be reached. Training cannot go on without it.
+class PeerError : public Error {
+ public:
+  // "rank 1 (host beta, stage 1), activation 0 -> 1, micro-batch 3: `what`"
+  PeerError(PeerPlace place, const std::string& what)
+      : Error(describe(place) + ": " + what), place_(std::move(place)) {}
+  const PeerPlace& place() const { return place_; }
+
+ private:
+  static std::string describe(const PeerPlace& place) {
+    std::string text = "rank " + std::to_string(place.rank) + " (";
+    if (!place.host.empty()) text += "host " + place.host + ", ";
+    text += "stage " + std::to_string(place.stage) + ")";
+    if (!place.flow.empty()) text += ", " + place.flow;
+    if (place.micro_batch >= 0) text += ", micro-batch " + std::to_string(place.micro_batch);
+    return text;
+  }
+
+  PeerPlace place_;
+};
+
+// What another rank sent is not what this one waits for.
+class ProtocolError : public PeerError {
+ public:
+  using PeerError::PeerError;
+};
+
+// Ranks that were started with different models, plans or settings.
+class FingerprintError : public Error {
+ public:
+  FingerprintError(const std::string& what, std::string name, int rank)
+      : Error(what), name_(std::move(name)), rank_(rank) {}
+  // What differs first, and on which rank it is other than on rank 0.
+  const std::string& name() const { return name_; }
+  int rank() const { return rank_; }
+
+ private:
+  std::string name_;
+  int rank_;
+};
+
 }  // namespace gpipe

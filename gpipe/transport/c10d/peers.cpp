@@ -1,0 +1,190 @@
+#include "gpipe/transport/c10d/peers.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <array>
+#include <chrono>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "gpipe/launch/network.h"
+#include "gpipe/transport/c10d/handshake.h"
+#include "gpipe/transport/c10d/sigpipe_scope.h"
+
+namespace gpipe {
+namespace {
+
+std::chrono::milliseconds to_milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<long long>(seconds * 1000));
+}
+
+std::vector<std::uint8_t> to_vector(const std::string& text) { return {text.begin(), text.end()}; }
+
+void check_secret(const World& world, const std::string& address) {
+  if (!world.secret.empty() || is_loopback_number(address)) return;
+  throw EnvironmentError(
+      fmt::format("GPIPE_SECRET is missing: the ranks meet at {}, where others could join; set the same secret on all "
+                  "ranks, such as that of 'openssl rand -hex 32'",
+                  address),
+      "GPIPE_SECRET");
+}
+
+}  // namespace
+
+Peers::Peers(World world) : world_(std::move(world)), hosts_(static_cast<std::size_t>(world_.size)) {
+  if (world_.size > 1) connect();
+}
+
+Peers::~Peers() = default;
+
+// Numeric. Rank 0 takes its interface's, because its own name may lead it to the loopback.
+std::string Peers::meeting_address() const {
+  const bool is_own = world_.rank == 0 && !world_.network_interface.empty();
+  std::string address = is_own ? interface_address(world_.network_interface) : resolve(world_.master_address);
+  if (world_.rank == 0 && world_.local_size < world_.size && is_loopback_number(address)) {
+    throw HandshakeError(fmt::format(
+        "the address where the ranks are to meet, '{}', is the loopback here ({}), which other hosts cannot "
+        "reach; name the network interface in GPIPE_INTERFACE, or the address in GPIPE_MASTER_ADDR",
+        world_.master_address, address));
+  }
+  return address;
+}
+
+void Peers::connect() {
+  SocketName place{meeting_address(), world_.master_port};
+  check_secret(world_, place.address);
+  if (!world_.network_interface.empty()) {
+    own_address_ = interface_address(world_.network_interface);
+    check_secret(world_, own_address_);
+  }
+  const Deadline deadline = deadline_in(world_.timeout_seconds);
+  if (world_.rank == 0) {
+    std::set<int> expected;
+    for (int rank = 0; rank < world_.size; ++rank) expected.insert(rank);
+    server_ = std::make_unique<StoreServer>(place.address, place.port,
+                                            GateTerms{world_.secret, Purpose::kStore, 0, world_.size, expected});
+    place.port = server_->port();
+  }
+  Hello hello;
+  hello.rank = static_cast<std::uint32_t>(world_.rank);
+  hello.size = static_cast<std::uint32_t>(world_.size);
+  FileDescriptor connection = join(place, world_.secret, hello, deadline);
+  if (!connection.is_open()) {
+    throw PeerError(place_of(0),
+                    fmt::format("cannot be reached at {}, port {}, for {} s; is it running, and is the port "
+                                "open to this host?",
+                                place.address, place.port, world_.timeout_seconds));
+  }
+  // By the interface that leads to rank 0, if none is named.
+  if (own_address_.empty()) own_address_ = name_of(connection.get()).address;
+  store_ = c10::make_intrusive<ProvenStore>(std::move(connection), to_milliseconds(world_.timeout_seconds),
+                                            world_.master_address);
+  meet();
+  connect_gloo();
+}
+
+void Peers::connect_gloo() {
+  const SigpipeScope scope;  // also for the threads that Gloo and c10d start
+  device_ = ProvenDevice::make({own_address_, world_.secret, world_.timeout_seconds});
+  auto options = c10d::ProcessGroupGloo::Options::create(to_milliseconds(world_.timeout_seconds));
+  options->devices = {device_};
+  options->threads = 1;
+  try {
+    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, world_.rank, world_.size, options);
+  } catch (const PeerError& error) {
+    throw PeerError(
+        place_of(error.place().rank),
+        fmt::format("it did not connect to rank {} at {} within {} s; can the hosts reach each other by the "
+                    "interface that GPIPE_INTERFACE names?",
+                    world_.rank, own_address_, world_.timeout_seconds));
+  }
+}
+
+// So that a rank that does not come is known by its number, and all know each other's hosts.
+void Peers::meet() { hosts_ = gather("host", world_.host); }
+
+std::vector<std::string> Peers::gather(const std::string& name, const std::string& value) {
+  const std::string prefix = fmt::format("gpipe/{}/{}/", num_gathered_++, name);
+  store_->set(prefix + std::to_string(world_.rank), to_vector(value));
+  const Deadline deadline = deadline_in(world_.timeout_seconds);
+  std::vector<std::string> values(static_cast<std::size_t>(world_.size));
+  for (int rank = 0; rank < world_.size; ++rank) {
+    std::chrono::microseconds pause{200};
+    while (!store_->find(prefix + std::to_string(rank), values[static_cast<std::size_t>(rank)])) {
+      if (milliseconds_until(deadline) == 0) {
+        std::string what = fmt::format("it has not come within {} s", world_.timeout_seconds);
+        const std::string refusals = server_ ? server_->refusals() : "";
+        if (!refusals.empty()) what += fmt::format(" ({})", refusals);
+        throw PeerError(place_of(rank), what);
+      }
+      std::this_thread::sleep_for(pause);
+      pause = std::min(2 * pause, std::chrono::microseconds(10'000));
+    }
+  }
+  // Rank 0 has the store: it stays until the others have seen everything.
+  const int num_seen = static_cast<int>(store_->add(prefix + "seen", 1));
+  for (int seen = num_seen; world_.rank == 0 && seen < world_.size && milliseconds_until(deadline) > 0;) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    seen = static_cast<int>(store_->add(prefix + "seen", 0));
+  }
+  return values;
+}
+
+PeerPlace Peers::place_of(int rank) const {
+  return {rank, hosts_[static_cast<std::size_t>(rank)], rank % world_.num_stages(), "", -1};
+}
+
+void Peers::compare(const Fingerprint& fingerprint) {
+  check();
+  if (world_.size == 1) return;
+  std::vector<Fingerprint> of_rank;
+  for (const std::string& text : gather("fingerprint", encode(fingerprint)))
+    of_rank.push_back(decode_fingerprint(text));
+  compare_fingerprints(of_rank);
+}
+
+void Peers::leave_together() {
+  check();
+  if (world_.size > 1) gather("leave", "");
+}
+
+void Peers::fail(std::exception_ptr error) {
+  bool is_first = false;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    is_first = error_ == nullptr;
+    if (is_first) error_ = std::move(error);
+    if (is_first) {
+      for (const auto& [number, wake] : listeners_) wake();
+    }
+  }
+  if (is_first && device_ != nullptr) device_->close();
+  check();
+  std::terminate();  // not reached
+}
+
+void Peers::check() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (error_ != nullptr) std::rethrow_exception(error_);
+}
+
+bool Peers::has_failed() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return error_ != nullptr;
+}
+
+int Peers::on_failure(std::function<void()> wake) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (error_ != nullptr) wake();
+  listeners_.emplace(next_listener_, std::move(wake));
+  return next_listener_++;
+}
+
+void Peers::forget(int listener) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  listeners_.erase(listener);
+}
+
+}  // namespace gpipe

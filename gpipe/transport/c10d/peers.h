@@ -1,0 +1,87 @@
+// Peers: the other ranks of a world, connected over c10d.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+#include <vector>
+
+#include "gpipe/error.h"
+#include "gpipe/launch/world.h"
+#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/c10d/proven_device.h"
+#include "gpipe/transport/c10d/proven_store.h"
+#include "gpipe/transport/c10d/store_server.h"
+
+namespace gpipe {
+
+// Every connection has passed the handshake with the world's secret, and is bound to the world's interface (else to the one
+// that leads to rank 0). Once all are made, no port is open.
+//
+// The first error that a rank throws because of another ends its part in the world: all connections are reset, so that the
+// other ranks notice, and everything throws that error from then on. A rank that leaves in between, with nothing more to
+// say, is no error for those who want nothing from it.
+//
+// Thread-safe.
+class Peers {
+ public:
+  // Waits for all ranks. Throws
+  //   EnvironmentError   naming GPIPE_SECRET, if there is none and the ranks are not all on the loopback
+  //   HandshakeError     if rank 0 refuses, is no gpipe, or of another version
+  //   PeerError          naming the first rank that has not come within the timeout
+  explicit Peers(World world);
+  ~Peers();
+  Peers(const Peers&) = delete;
+  Peers& operator=(const Peers&) = delete;
+
+  const World& world() const { return world_; }
+  // REQUIRES: a world of more than one.
+  c10d::ProcessGroupGloo& group() { return *group_; }
+  c10d::Store& store() { return *store_; }
+
+  // Where a rank is, for an error.
+  PeerPlace place_of(int rank) const;
+
+  // Every rank gives its own. On a difference every rank throws FingerprintError, with the same text. May be called again.
+  void compare(const Fingerprint& fingerprint);
+
+  // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws PeerError.
+  void leave_together();
+
+  // Ends this rank's part, unless it has ended, and throws the first error.
+  [[noreturn]] void fail(std::exception_ptr error);
+  // Throws the first error, if there is one.
+  void check() const;
+  bool has_failed() const;
+
+  // Calls `wake` once when this rank's part ends, until `forget`; at once if it has ended. `wake` must not call back.
+  int on_failure(std::function<void()> wake);
+  void forget(int listener);
+
+ private:
+  void connect();
+  std::string meeting_address() const;
+  void meet();
+  void connect_gloo();
+  std::vector<std::string> gather(const std::string& name, const std::string& value);
+
+  const World world_;
+  std::unique_ptr<StoreServer> server_;  // on rank 0
+  std::string own_address_;
+  c10::intrusive_ptr<ProvenStore> store_;
+  std::shared_ptr<ProvenDevice> device_;
+  c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
+  std::vector<std::string> hosts_;  // by rank
+  int num_gathered_ = 0;
+
+  mutable std::mutex mutex_;
+  std::exception_ptr error_;
+  std::map<int, std::function<void()>> listeners_;
+  int next_listener_ = 0;
+};
+
+}  // namespace gpipe

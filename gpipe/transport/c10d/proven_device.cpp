@@ -1,0 +1,128 @@
+#include "gpipe/transport/c10d/proven_device.h"
+
+#include <gloo/transport/tcp/address.h>
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/pair.h>
+#include <poll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/transport/c10d/gate.h"
+
+namespace gpipe {
+namespace {
+
+namespace tcp = gloo::transport::tcp;
+
+// See Note [Proven pairs].
+class ProvenPair final : public tcp::Pair {
+ public:
+  ProvenPair(tcp::Context* context, tcp::Device* device, int rank, const DeviceTerms& terms)
+      : tcp::Pair(context, device, rank, context->getTimeout()),
+        terms_(terms),
+        own_rank_(context->rank),
+        size_(context->size),
+        listener_(listen_on(terms.address, 0)),
+        own_address_(tcp::Address::fromSockName(listener_.get())) {
+    // Gloo has opened a port by itself, which nobody has heard of.
+    device_->unregisterDescriptor(fd_, this);
+    ::close(fd_);
+    fd_ = -1;
+  }
+
+  const tcp::Address& address() const override { return own_address_; }
+
+  void connect(const std::vector<char>& bytes) override {
+    const tcp::Address peer(bytes);
+    FileDescriptor connection = own_rank_ > rank_ ? join_peer(peer) : welcome_peer();
+    listener_.reset();
+    if (!connection.is_open()) throw PeerError({rank_, "", -1, "", -1}, "it did not connect in time");
+    const std::lock_guard<std::mutex> lock(m_);
+    throwIfException();
+    is_client_ = own_rank_ > rank_;
+    peer_ = peer;
+    fd_ = connection.release();
+    handleConnected();
+  }
+
+ private:
+  FileDescriptor join_peer(const tcp::Address& peer) const {
+    Hello hello;
+    hello.purpose = Purpose::kPair;
+    hello.rank = static_cast<std::uint32_t>(own_rank_);
+    hello.to_rank = static_cast<std::uint32_t>(rank_);
+    hello.size = static_cast<std::uint32_t>(size_);
+    const sockaddr_storage& address = peer.getSockaddr();
+    return join(name_of(reinterpret_cast<const sockaddr*>(&address), sizeof address), terms_.secret, hello,
+                deadline_in(terms_.timeout_seconds));
+  }
+
+  FileDescriptor welcome_peer() {
+    Gate gate(std::move(listener_), {terms_.secret, Purpose::kPair, own_rank_, size_, {rank_}});
+    const Deadline deadline = deadline_in(terms_.timeout_seconds);
+    while (milliseconds_until(deadline) > 0) {
+      std::vector<pollfd> entries;
+      gate.watch(entries);
+      int milliseconds = milliseconds_until(deadline);
+      if (gate.milliseconds() >= 0) milliseconds = std::min(milliseconds, gate.milliseconds());
+      poll(entries.data(), entries.size(), milliseconds);
+      std::vector<Gate::Guest> guests = gate.attend();
+      if (!guests.empty()) return std::move(guests.front().socket);
+    }
+    return {};
+  }
+
+  const DeviceTerms& terms_;  // of the device, which outlives its pairs
+  const int own_rank_;
+  const int size_;
+  FileDescriptor listener_;
+  const tcp::Address own_address_;
+};
+
+class ProvenContext : public tcp::Context {
+ public:
+  ProvenContext(std::shared_ptr<tcp::Device> device, int own_rank, int num_ranks, const DeviceTerms& terms)
+      : tcp::Context(std::move(device), own_rank, num_ranks), terms_(terms) {}
+
+  std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override {
+    pairs_[peer] = std::make_unique<ProvenPair>(this, device_.get(), peer, terms_);
+    return pairs_[peer];
+  }
+
+ private:
+  const DeviceTerms& terms_;
+};
+
+}  // namespace
+
+std::shared_ptr<ProvenDevice> ProvenDevice::make(DeviceTerms terms) {
+  tcp::attr attributes;
+  attributes.hostname = terms.address;
+  const tcp::attr resolved = tcp::CreateDeviceAttr(attributes);
+  return std::shared_ptr<ProvenDevice>(new ProvenDevice(resolved, std::move(terms)));
+}
+
+ProvenDevice::ProvenDevice(const tcp::attr& attributes, DeviceTerms terms)
+    : tcp::Device(attributes), terms_(std::move(terms)) {}
+
+std::shared_ptr<gloo::transport::Context> ProvenDevice::createContext(int rank, int size) {
+  auto context = std::make_shared<ProvenContext>(shared_from_this(), rank, size, terms_);
+  const std::lock_guard<std::mutex> lock(mutex_);
+  contexts_.push_back(context);
+  return context;
+}
+
+void ProvenDevice::close() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (const auto& made : contexts_) {
+    const auto context = made.lock();
+    for (int rank = 0; context != nullptr && rank < context->size; ++rank) {
+      if (rank != context->rank && context->getPair(rank) != nullptr) context->getPair(rank)->close();
+    }
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,305 @@
+#include "gpipe/transport/c10d/remote_flow.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "gpipe/transport/c10d/sigpipe_scope.h"
+#include "gpipe/transport/channel.h"
+
+namespace gpipe {
+namespace {
+
+// The thread of an idle flow waits for the next step, however long that takes; only those who need something count time.
+constexpr std::chrono::hours kForever{24 * 365};
+
+// Tags of our flows, apart from those that c10d uses itself.
+int tag_of(int flow) { return (1 << 20) + flow; }
+
+void check_options(const RemoteFlowOptions& options, const Peers& peers) {
+  const auto refuse = [](const std::string& why) { throw InvalidArgument("a flow between processes " + why); };
+  if (options.capacity < 1) refuse(fmt::format("needs a capacity of one or more, not {}", options.capacity));
+  if (options.id < 0 || options.id >= 1 << 20) refuse(fmt::format("needs a number from 0 to 2^20, not {}", options.id));
+  if (options.peer < 0 || options.peer >= peers.world().size || options.peer == peers.world().rank) {
+    refuse(fmt::format("needs another rank at its other end, not {}", options.peer));
+  }
+  if (options.limits.max_tensors < 1 || options.limits.max_tensors > FlowLimits::kMostTensors) {
+    refuse(fmt::format("takes 1 to {} tensors a packet, not {}", FlowLimits::kMostTensors, options.limits.max_tensors));
+  }
+}
+
+at::Tensor bytes_tensor(std::vector<char> bytes) {
+  auto owner = std::make_shared<std::vector<char>>(std::move(bytes));
+  return at::from_blob(
+      owner->data(), {static_cast<std::int64_t>(owner->size())}, [owner](void*) {}, at::TensorOptions(at::kByte));
+}
+
+std::string text_of(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& exception) {
+    const std::string text = exception.what();
+    return text.substr(0, text.find('\n'));
+  } catch (...) {
+    return "an unknown exception";
+  }
+}
+
+}  // namespace
+
+FlowEnd::FlowEnd(Peers& peers, RemoteFlowOptions options) : peers_(peers), options_(std::move(options)) {
+  check_options(options_, peers_);
+  listener_ = peers_.on_failure([this] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (const Work& work : waiting_) work->abort();
+    changed_.notify_all();
+  });
+}
+
+void FlowEnd::stop() {
+  peers_.forget(listener_);
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stopping_ = true;
+    for (const Work& work : waiting_) work->abort();
+  }
+  changed_.notify_all();
+  if (thread_.joinable()) thread_.join();
+}
+
+void FlowEnd::cancel() {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = true;
+  }
+  changed_.notify_all();
+}
+
+PeerPlace FlowEnd::place(int micro_batch) const {
+  PeerPlace place = peers_.place_of(options_.peer);
+  place.flow = to_string(options_.flow);
+  place.micro_batch = micro_batch;
+  return place;
+}
+
+void FlowEnd::fail_with(std::exception_ptr error) { peers_.fail(std::move(error)); }
+
+template <typename Ready>
+void FlowEnd::wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready, int micro_batch, const char* verb) {
+  const double seconds = peers_.world().timeout_seconds;
+  const bool in_time = changed_.wait_until(lock, deadline_in(seconds),
+                                           [&] { return cancelled_ || stopping_ || ready() || lost_ != nullptr; });
+  if (stopping_) {
+    lock.unlock();
+    peers_.check();
+    throw CancelledError();
+  }
+  if (cancelled_) throw CancelledError();
+  if (in_time && ready()) return;
+  const std::exception_ptr lost = lost_;
+  lock.unlock();
+  if (lost != nullptr) {
+    try {
+      std::rethrow_exception(lost);
+    } catch (const ProtocolError&) {
+      fail_with(lost);
+    } catch (...) {
+      fail_with(std::make_exception_ptr(PeerError(
+          place(micro_batch),
+          fmt::format("lost, while this rank waited to {}: {}; see that rank's own output", verb, text_of(lost)))));
+    }
+  }
+  fail_with(std::make_exception_ptr(PeerError(
+      place(micro_batch), fmt::format("silent for {} s, while this rank waited to {}; if it was only slow, raise "
+                                      "GPIPE_TIMEOUT",
+                                      seconds, verb))));
+}
+
+bool FlowEnd::finish(const Work& work) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (stopping_) return false;
+  }
+  std::exception_ptr error;
+  try {
+    if (work->wait(kForever)) return true;
+    error = std::make_exception_ptr(Error("the operation was aborted"));
+  } catch (...) {
+    error = std::current_exception();
+  }
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (lost_ == nullptr) lost_ = error;
+  }
+  changed_.notify_all();
+  return false;
+}
+
+FlowSender::FlowSender(Peers& peers, RemoteFlowOptions options) : FlowEnd(peers, std::move(options)) {
+  start([this] { run(); });
+}
+
+FlowSender::~FlowSender() {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (std::uncaught_exceptions() == 0) {
+      changed_.wait_until(lock, deadline_in(peers_.world().timeout_seconds),
+                          [&] { return on_the_way_.empty() || cancelled_ || stopping_ || lost_ != nullptr; });
+    }
+  }
+  stop();
+}
+
+void FlowSender::put(const Packet& packet) {
+  SentPacket sent = describe(packet, options_.id, options_.limits, options_.checksum);
+  sent.payload.insert(sent.payload.begin(), bytes_tensor(std::move(sent.header)));
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_until(
+      lock, [&] { return lost_ == nullptr && on_the_way_.size() < static_cast<std::size_t>(options_.capacity); },
+      packet.micro_batch, "send");
+  std::vector<Work> works;
+  std::exception_ptr error;
+  try {
+    const SigpipeScope scope;
+    for (const at::Tensor& bytes : sent.payload) {
+      std::vector<at::Tensor> tensors = {bytes};
+      works.push_back(peers_.group().send(tensors, options_.peer, tag_of(options_.id)));
+    }
+  } catch (...) {
+    error = std::current_exception();
+  }
+  if (error != nullptr) {
+    lost_ = error;
+    wait_until(
+        lock, [] { return false; }, packet.micro_batch, "send");
+  }
+  on_the_way_.push_back(std::move(works));
+  lock.unlock();
+  changed_.notify_all();
+}
+
+void FlowSender::reset(std::int64_t) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  cancelled_ = false;
+}
+
+void FlowSender::run() {
+  const SigpipeScope scope;
+  while (true) {
+    {
+      std::unique_lock<std::mutex> lock(mutex_);
+      changed_.wait(lock, [&] { return stopping_ || !on_the_way_.empty(); });
+      if (stopping_) return;
+      waiting_ = on_the_way_.front();
+    }
+    for (const Work& work : waiting_) {
+      if (!finish(work)) return;
+    }
+    {
+      const std::lock_guard<std::mutex> lock(mutex_);
+      waiting_.clear();
+      on_the_way_.pop_front();
+    }
+    changed_.notify_all();
+  }
+}
+
+FlowReceiver::FlowReceiver(Peers& peers, RemoteFlowOptions options) : FlowEnd(peers, std::move(options)) {
+  start([this] { run(); });
+}
+
+FlowReceiver::~FlowReceiver() { stop(); }
+
+Packet FlowReceiver::take(int micro_batch) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_until(
+      lock, [&] { return !arrived_.empty(); }, micro_batch, "receive");
+  Packet packet = std::move(arrived_.front());
+  arrived_.pop_front();
+  const std::int64_t step = step_;
+  lock.unlock();
+  changed_.notify_all();
+  const bool is_of_step = step < 0 || packet.step == step;
+  if (!is_of_step || (micro_batch >= 0 && packet.micro_batch != micro_batch)) {
+    fail_with(std::make_exception_ptr(ProtocolError(
+        place(micro_batch),
+        fmt::format("it sent micro-batch {} of step {}, but {} of step {} was expected", packet.micro_batch,
+                    packet.step, micro_batch < 0 ? std::string("one") : std::to_string(micro_batch), step))));
+  }
+  return packet;
+}
+
+void FlowReceiver::reset(std::int64_t step) {
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cancelled_ = false;
+    step_ = step;
+    arrived_.erase(
+        std::remove_if(arrived_.begin(), arrived_.end(), [&](const Packet& packet) { return packet.step < step; }),
+        arrived_.end());
+  }
+  changed_.notify_all();
+}
+
+// The next packet, whole; false if it does not come any more.
+bool FlowReceiver::receive(ReceivedPacket& received) {
+  const auto post = [&](at::Tensor bytes) {
+    std::vector<at::Tensor> tensors = {std::move(bytes)};
+    Work work = peers_.group().recv(tensors, options_.peer, tag_of(options_.id));
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.push_back(work);
+    return work;
+  };
+  const auto forget = [&] {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    waiting_.clear();
+  };
+  std::vector<char> header(header_bytes(options_.limits));
+  const at::Tensor header_view = at::from_blob(header.data(), {static_cast<std::int64_t>(header.size())}, at::kByte);
+  const bool has_header = finish(post(header_view));
+  forget();
+  if (!has_header) return false;
+  try {
+    received = read_header(header, options_.id, options_.limits);
+  } catch (const InvalidArgument& error) {
+    throw ProtocolError(place(-1), error.what());
+  }
+  std::vector<Work> works;
+  for (const at::Tensor& bytes : received.payload) works.push_back(post(bytes));
+  const bool is_whole = std::all_of(works.begin(), works.end(), [&](const Work& work) { return finish(work); });
+  forget();
+  if (is_whole && received.has_checksum && checksum_of(received.payload) != received.checksum) {
+    throw ProtocolError(place(received.packet.micro_batch), "its bytes do not fit their checksum");
+  }
+  return is_whole;
+}
+
+void FlowReceiver::run() {
+  const SigpipeScope scope;
+  try {
+    while (true) {
+      {
+        std::unique_lock<std::mutex> lock(mutex_);
+        changed_.wait(lock, [&] { return stopping_ || arrived_.size() < static_cast<std::size_t>(options_.capacity); });
+        if (stopping_) return;
+      }
+      ReceivedPacket received;
+      if (!receive(received)) return;
+      {
+        const std::lock_guard<std::mutex> lock(mutex_);
+        if (received.packet.step >= step_) arrived_.push_back(std::move(received.packet));
+      }
+      changed_.notify_all();
+    }
+  } catch (...) {
+    // Nothing that comes after it could be trusted.
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (lost_ == nullptr) lost_ = std::current_exception();
+  }
+  changed_.notify_all();
+}
+
+}  // namespace gpipe

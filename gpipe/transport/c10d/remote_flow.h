@@ -1,0 +1,124 @@
+// RemoteFlow: one flow between two processes. Its two ends have the interface of a Channel.
+#pragma once
+
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "gpipe/execute/stage.h"
+#include "gpipe/schedule/flow.h"
+#include "gpipe/transport/c10d/packet_header.h"
+#include "gpipe/transport/c10d/peers.h"
+
+namespace gpipe {
+
+// Both ends give the same.
+struct RemoteFlowOptions {
+  Flow flow;
+  // Its number among all flows of the run, from 0 to 2^20. Each is used once while the peers live: Gloo remembers what a
+  // receiver has asked for, even if that is gone.
+  int id = 0;
+  int peer = 0;      // the rank at the other end
+  int capacity = 1;  // packets that may be on their way from the sender, and that may wait at the receiver
+  FlowLimits limits;
+  bool checksum = false;  // the sender adds one, of the tensors' bytes
+};
+
+// What both ends have in common: the wait for something to happen, and what may happen instead.
+//
+// A wait ends with
+//   CancelledError   after cancel()
+//   PeerError        if the peer is gone, or silent for the world's timeout
+//   the first error  if this rank's part in the world has ended
+class FlowEnd {
+ public:
+  FlowEnd(const FlowEnd&) = delete;
+  FlowEnd& operator=(const FlowEnd&) = delete;
+
+  // Makes every wait, now and until `reset`, throw.
+  void cancel();
+
+ protected:
+  using Work = c10::intrusive_ptr<c10d::Work>;
+
+  FlowEnd(Peers& peers, RemoteFlowOptions options);
+  ~FlowEnd() = default;
+
+  // Starts and ends the thread that waits for Gloo. `stop` leaves what is on its way.
+  template <typename Run>
+  void start(Run run) {
+    thread_ = std::thread(std::move(run));
+  }
+  void stop();
+
+  // Waits until `ready`, with the lock held; throws as above, without the lock. `verb` says what for: "send".
+  template <typename Ready>
+  void wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready, int micro_batch, const char* verb);
+  // For the thread: whether the operation has ended well. Otherwise the peer is lost, or the flow is stopping.
+  bool finish(const Work& work);
+  PeerPlace place(int micro_batch) const;
+  // Ends this rank's part because of what Gloo threw.
+  [[noreturn]] void fail_with(std::exception_ptr error);
+
+  Peers& peers_;
+  const RemoteFlowOptions options_;
+  std::mutex mutex_;  // of everything below
+  std::condition_variable changed_;
+  bool cancelled_ = false;
+  bool stopping_ = false;      // this rank's part has ended, or this end is being destroyed
+  std::exception_ptr lost_;    // why nothing will come or go any more
+  std::vector<Work> waiting_;  // what the thread waits for
+
+ private:
+  int listener_ = -1;
+  std::thread thread_;
+};
+
+// Thread-safe; packets go in the order of the puts.
+class FlowSender : public FlowEnd {
+ public:
+  // REQUIRES: `peers` outlives it; one sender and one receiver a flow.
+  FlowSender(Peers& peers, RemoteFlowOptions options);
+  // Waits for what is on its way, unless it was cancelled or an exception is being handled.
+  ~FlowSender();
+
+  // Waits for room, starts to send and returns. Nothing may write to the tensors until they are sent. Throws
+  // InvalidArgument, and sends nothing, for what `describe` refuses.
+  void put(const Packet& packet);
+  // REQUIRES: nobody is inside put. What was put goes on its way.
+  void reset(std::int64_t step);
+
+ private:
+  void run();
+
+  std::deque<std::vector<Work>> on_the_way_;  // by packet; a Work keeps its bytes alive
+};
+
+// Thread-safe; packets come in the order they were put. Receives ahead, up to the capacity.
+class FlowReceiver : public FlowEnd {
+ public:
+  FlowReceiver(Peers& peers, RemoteFlowOptions options);
+  ~FlowReceiver();
+
+  // Waits for a packet, of that micro-batch if one is named, into fresh tensors. ProtocolError if it is another one, or of
+  // a step after that of the last reset.
+  Packet take(int micro_batch = -1);
+  // REQUIRES: nobody is inside take. Begins a step: packets of earlier ones, which may be left of a step that was
+  // cancelled, are dropped.
+  void reset(std::int64_t step);
+
+ private:
+  void run();
+  bool receive(ReceivedPacket& received);
+
+  std::deque<Packet> arrived_;
+  std::int64_t step_ = -1;  // of the last reset
+};
+
+}  // namespace gpipe

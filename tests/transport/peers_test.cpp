@@ -1,0 +1,262 @@
+// How ranks meet: who is let in, who is not, and what they are told.
+#include "gpipe/transport/c10d/peers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <chrono>
+#include <string>
+
+#include "ranks.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+
+TEST(Peers, KnowEachOthersHostsAndStages) {
+  run_ranks(3, [](Peers& peers) {
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(peers.place_of(rank).host, "host" + std::to_string(rank));
+      EXPECT_EQ(peers.place_of(rank).stage, rank);
+    }
+  });
+}
+
+TEST(Peers, AWorldOfOneNeedsNobody) {
+  Peers peers{World()};
+  peers.compare({{"model", "a"}});
+  peers.leave_together();
+}
+
+TEST(Peers, AnotherSecretIsRefusedByName) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    World world = world_of(rank, 2, port);
+    world.timeout_seconds = 1;
+    if (rank == 1) world.secret = "another one, as long";
+    Peers peers(world);
+  });
+  EXPECT_TRUE(is_a<HandshakeError>(errors[1])) << text_of(errors[1]);
+  EXPECT_THAT(text_of(errors[1]), HasSubstr("GPIPE_SECRET"));
+  EXPECT_TRUE(is_a<PeerError>(errors[0])) << text_of(errors[0]);
+  EXPECT_THAT(text_of(errors[0]), HasSubstr("rank 1 (stage 1): it has not come within 1 s"));
+  EXPECT_THAT(text_of(errors[0]), HasSubstr("its secret is another one"));
+}
+
+TEST(Peers, WithoutASecretTheyMeetOnTheLoopbackOnly) {
+  World world = world_of(1, 2, 1);
+  world.secret.clear();
+  world.network_interface.clear();
+  world.master_address = "192.0.2.1";
+  try {
+    Peers peers(world);
+    FAIL();
+  } catch (const EnvironmentError& error) {
+    EXPECT_EQ(error.variable(), "GPIPE_SECRET");
+  }
+  const int port = free_port("127.0.0.1");
+  for (const auto& error : run_each(2, [&](int rank) {
+         World loopback = world_of(rank, 2, port);
+         loopback.secret.clear();
+         Peers peers(loopback);
+         peers.leave_together();
+       })) {
+    EXPECT_EQ(text_of(error), "");
+  }
+}
+
+TEST(Peers, OtherHostsCannotMeetOnTheLoopback) {
+  World world = world_of(0, 2, 1);
+  world.local_size = 1;
+  try {
+    Peers peers(world);
+    FAIL();
+  } catch (const HandshakeError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("GPIPE_INTERFACE"));
+  }
+}
+
+TEST(Peers, ARankThatNeverComesIsNamed) {
+  World world = world_of(0, 3, free_port("127.0.0.1"));
+  world.timeout_seconds = 0.3;
+  try {
+    Peers peers(world);
+    FAIL();
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.place().rank, 1);
+  }
+}
+
+TEST(Peers, AMasterThatNeverComesIsNamed) {
+  World world = world_of(1, 3, free_port("127.0.0.1"));
+  world.timeout_seconds = 0.3;
+  try {
+    Peers peers(world);
+    FAIL();
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.place().rank, 0);
+    EXPECT_THAT(error.what(), HasSubstr(std::to_string(world.master_port)));
+  }
+}
+
+TEST(Peers, TheSameRankTwiceIsRefused) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(3, [&](int index) {
+    World world = world_of(std::min(index, 1), 3, port);
+    world.timeout_seconds = 1;
+    Peers peers(world);
+  });
+  EXPECT_TRUE(is_a<PeerError>(errors[0])) << text_of(errors[0]);
+  EXPECT_THAT(text_of(errors[1]) + text_of(errors[2]), HasSubstr("somebody else is this rank already"));
+}
+
+// Answers one connection with `challenge`, whatever it is told.
+void answer_with(const Challenge& challenge, int port, const std::function<void()>& meanwhile) {
+  const FileDescriptor listener = listen_on("127.0.0.1", port);
+  std::thread server([&] {
+    pollfd entry{listener.get(), POLLIN, 0};
+    poll(&entry, 1, 5000);
+    const FileDescriptor connection(accept(listener.get(), nullptr, nullptr));
+    Hello hello;
+    EXPECT_TRUE(read_all(connection.get(), &hello, sizeof hello, deadline_in(5)));
+    EXPECT_TRUE(write_all(connection.get(), &challenge, sizeof challenge, deadline_in(5)));
+    char byte = 0;
+    read_all(connection.get(), &byte, 1, deadline_in(5));  // until the other side has gone
+  });
+  meanwhile();
+  server.join();
+}
+
+TEST(Peers, AnotherVersionIsNamed) {
+  const int port = free_port("127.0.0.1");
+  Challenge challenge;
+  challenge.version = 7;
+  answer_with(challenge, port, [&] {
+    try {
+      Peers peers(world_of(1, 2, port));
+      FAIL();
+    } catch (const HandshakeError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("speaks version 7 of gpipe's protocol, this rank version 1"));
+    }
+  });
+}
+
+TEST(Peers, WhatIsNoGpipeIsNamed) {
+  const int port = free_port("127.0.0.1");
+  Challenge challenge;
+  challenge.magic[0] = 'H';
+  answer_with(challenge, port, [&] {
+    try {
+      Peers peers(world_of(1, 2, port));
+      FAIL();
+    } catch (const HandshakeError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("is no rank of gpipe"));
+    }
+  });
+}
+
+TEST(Peers, AMasterThatDoesNotKnowTheSecretIsNotTrusted) {
+  const int port = free_port("127.0.0.1");
+  const FileDescriptor listener = listen_on("127.0.0.1", port);
+  std::thread impostor([&] {
+    pollfd entry{listener.get(), POLLIN, 0};
+    poll(&entry, 1, 5000);
+    const FileDescriptor connection(accept(listener.get(), nullptr, nullptr));
+    Hello hello;
+    Proof proof{};
+    const Challenge challenge;
+    Verdict verdict;  // welcome, with a proof that it has seen
+    EXPECT_TRUE(read_all(connection.get(), &hello, sizeof hello, deadline_in(5)));
+    EXPECT_TRUE(write_all(connection.get(), &challenge, sizeof challenge, deadline_in(5)));
+    EXPECT_TRUE(read_all(connection.get(), &proof, sizeof proof, deadline_in(5)));
+    verdict.proof = proof;
+    EXPECT_TRUE(write_all(connection.get(), &verdict, sizeof verdict, deadline_in(5)));
+  });
+  try {
+    Peers peers(world_of(1, 2, port));
+    ADD_FAILURE();
+  } catch (const HandshakeError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("cannot prove that it knows the run's secret"));
+  }
+  impostor.join();
+}
+
+TEST(Peers, GateTellsAnotherVersionItsOwn) {
+  const int port = free_port("127.0.0.1");
+  StoreServer server("127.0.0.1", port, {"secret", Purpose::kStore, 0, 2, {0, 1}});
+  const FileDescriptor connection = connect_to("127.0.0.1", port, deadline_in(5));
+  Hello hello;
+  hello.version = 9;
+  Challenge challenge;
+  ASSERT_TRUE(write_all(connection.get(), &hello, sizeof hello, deadline_in(5)));
+  ASSERT_TRUE(read_all(connection.get(), &challenge, sizeof challenge, deadline_in(5)));
+  EXPECT_EQ(challenge.version, kWireVersion);
+  EXPECT_EQ(challenge.status, Status::kOtherVersion);
+  EXPECT_THAT(server.refusals(), HasSubstr("another version"));
+}
+
+TEST(Peers, EqualFingerprintsPass) {
+  run_ranks(3, [](Peers& peers) {
+    peers.compare({{"model", "a: b"}, {"", ""}, {"seed", "1"}});
+    peers.compare({});
+  });
+}
+
+TEST(Peers, EveryRankNamesTheFirstDifference) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(3, [&](int rank) {
+    Peers peers(world_of(rank, 3, port));
+    peers.compare({{"schedule", "1f1b"}, {"seed", rank == 2 ? "8" : "7"}, {"batch", std::to_string(rank)}});
+  });
+  for (const auto& error : errors) {
+    ASSERT_TRUE(is_a<FingerprintError>(error)) << text_of(error);
+    // Rank 1 differs, too, but later; the ranks are looked at in order.
+    EXPECT_THAT(text_of(error), HasSubstr("batch is '0' on rank 0, but batch is '1' on rank 1"));
+  }
+}
+
+TEST(Peers, AFingerprintThatEndsEarlierDiffers) {
+  try {
+    compare_fingerprints({{{"a", "1"}, {"b", "2"}}, {{"a", "1"}}});
+    FAIL();
+  } catch (const FingerprintError& error) {
+    EXPECT_EQ(error.name(), "b");
+    EXPECT_EQ(error.rank(), 1);
+    EXPECT_THAT(error.what(), HasSubstr("b is '2' on rank 0, but nothing more on rank 1"));
+  }
+  EXPECT_THROW(decode_fingerprint("3:ab"), InvalidArgument);
+  EXPECT_THROW(decode_fingerprint("99999999999999999999:a"), InvalidArgument);
+}
+
+TEST(ProvenStore, DoesWhatStoresDo) {
+  const auto bytes = [](const std::string& text) { return std::vector<std::uint8_t>(text.begin(), text.end()); };
+  run_ranks(2, [&](Peers& peers) {
+    c10d::Store& store = peers.store();
+    if (peers.world().rank == 0) {
+      store.set("key", bytes("value"));
+      EXPECT_EQ(store.compareSet("key", bytes("other"), bytes("new")), bytes("value"));
+      EXPECT_EQ(store.compareSet("key", bytes("value"), bytes("new")), bytes("new"));
+      EXPECT_THROW(store.set("long", std::vector<std::uint8_t>(kMostValueBytes + 1)), InvalidArgument);
+      EXPECT_THROW(store.set(std::string(kMostKeyBytes + 1, 'k'), {}), InvalidArgument);
+      EXPECT_THROW(store.wait({"never"}, std::chrono::milliseconds(50)), c10::Error);
+      store.set("large", std::vector<std::uint8_t>(kMostValueBytes, 7));
+      EXPECT_EQ(store.add("sum", 3), 3);
+      store.set("go", {});
+    } else {
+      store.wait({"go"});
+      EXPECT_EQ(store.get("key"), bytes("new"));
+      EXPECT_EQ(store.get("large"), std::vector<std::uint8_t>(kMostValueBytes, 7));
+      EXPECT_EQ(store.add("sum", -5), -2);
+      EXPECT_GT(store.getNumKeys(), 3);
+      EXPECT_TRUE(store.deleteKey("key"));
+      EXPECT_FALSE(store.deleteKey("key"));
+      EXPECT_FALSE(store.check({"key", "go"}));
+    }
+  });
+}
+
+}  // namespace
+}  // namespace gpipe

@@ -1,0 +1,391 @@
+// Flows between ranks: every packet arrives as it was put, in order, and a peer that is gone is an error, not a wait.
+#include "gpipe/transport/c10d/remote_flow.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <torch/torch.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <string>
+#include <vector>
+
+#include "gpipe/transport/channel.h"
+#include "ranks.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+
+Packet packet_of(int micro_batch, Tensors tensors, std::int64_t step = 0) {
+  Packet packet;
+  packet.step = step;
+  packet.micro_batch = micro_batch;
+  packet.tensors = std::move(tensors);
+  return packet;
+}
+
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
+// Rank 0 puts what `make` makes, rank 1 gives what arrives to `see`.
+void send_through(int num_packets, RemoteFlowOptions options, const std::function<Packet(int)>& make,
+                  const std::function<void(int, const Packet&)>& see) {
+  run_ranks(2, [&](Peers& peers) {
+    options.peer = 1 - peers.world().rank;
+    if (peers.world().rank == 0) {
+      FlowSender sender(peers, options);
+      for (int index = 0; index < num_packets; ++index) sender.put(make(index));
+    } else {
+      FlowReceiver receiver(peers, options);
+      for (int index = 0; index < num_packets; ++index) see(index, receiver.take(index));
+    }
+  });
+}
+
+// Everything that can lie in a tensor: each must arrive with the same type, shape, strides and bits.
+Tensors all_kinds() {
+  Tensors tensors;
+  for (const auto dtype : {torch::kByte, torch::kChar, torch::kShort, torch::kInt, torch::kLong, torch::kHalf,
+                           torch::kFloat, torch::kDouble, torch::kComplexHalf, torch::kComplexFloat,
+                           torch::kComplexDouble, torch::kBool, torch::kBFloat16}) {
+    tensors.push_back(torch::arange(6, torch::kFloat).reshape({2, 3}).to(dtype));
+  }
+  tensors.push_back(at::Tensor());
+  tensors.push_back(torch::empty({0}));
+  tensors.push_back(torch::empty({3, 0, 2}, torch::kLong));
+  tensors.push_back(torch::tensor(2.5));
+  tensors.push_back(torch::full({1}, std::nan("")));
+  tensors.push_back(torch::randn({2, 3, 4, 5}).contiguous(at::MemoryFormat::ChannelsLast));
+  tensors.push_back(torch::randn({4, 5}).t());
+  tensors.push_back(torch::randn(std::vector<std::int64_t>(64, 1)));
+  return tensors;
+}
+
+TEST(RemoteFlow, EveryKindOfTensorArrivesAsItWasPut) {
+  const Tensors kinds = all_kinds();
+  RemoteFlowOptions options = flow_to(1);
+  options.limits.max_tensors = static_cast<int>(kinds.size());
+  options.checksum = true;
+  const auto make = [&](int index) {
+    Packet packet = packet_of(index, kinds);
+    packet.requires_grad = {true, false, true};
+    packet.versions = {4, 5};
+    return packet;
+  };
+  send_through(2, options, make, [&](int, const Packet& packet) {
+    ASSERT_EQ(packet.tensors.size(), kinds.size());
+    EXPECT_EQ(packet.requires_grad, std::vector<bool>({true, false, true}));
+    EXPECT_EQ(packet.versions, std::vector<std::int64_t>({4, 5}));
+    for (std::size_t index = 0; index < kinds.size(); ++index) {
+      const at::Tensor& tensor = packet.tensors[index];
+      ASSERT_EQ(tensor.defined(), kinds[index].defined());
+      if (!tensor.defined()) continue;
+      EXPECT_EQ(tensor.scalar_type(), kinds[index].scalar_type());
+      ASSERT_EQ(tensor.sizes(), kinds[index].sizes());
+      if (tensor.numel() == 0) continue;
+      EXPECT_EQ(tensor.strides(), kinds[index].strides());
+      EXPECT_EQ(std::memcmp(tensor.data_ptr(), kinds[index].data_ptr(), tensor.nbytes()), 0);
+    }
+  });
+}
+
+TEST(RemoteFlow, WhatHasGapsIsCopiedAndWhatIsConjugatedIsResolved) {
+  const at::Tensor gaps = torch::arange(24, torch::kFloat).reshape({4, 6}).slice(1, 0, 6, 2);
+  const at::Tensor wide = torch::arange(3, torch::kFloat).reshape({3, 1}).expand({3, 4});
+  const at::Tensor conjugated = torch::randn({3}, torch::kComplexFloat).conj();
+  const at::Tensor graph = torch::ones({2}, torch::requires_grad()) * 2;
+  send_through(
+      1, flow_to(1),
+      [&](int index) {
+        return packet_of(index, {gaps, wide, conjugated, graph});
+      },
+      [&](int, const Packet& packet) {
+        EXPECT_TRUE(torch::equal(packet.tensors[0], gaps));
+        EXPECT_TRUE(torch::equal(packet.tensors[1], wide));
+        EXPECT_TRUE(torch::equal(packet.tensors[2], conjugated));
+        EXPECT_TRUE(torch::equal(packet.tensors[3], graph));
+        EXPECT_FALSE(packet.tensors[3].requires_grad());
+      });
+}
+
+TEST(RemoteFlow, SixtyFourMebibytesArriveWhole) {
+  const at::Tensor large = torch::randn({16, 1 << 20});
+  send_through(
+      3, flow_to(1), [&](int index) { return packet_of(index, {large + index}); },
+      [&](int index, const Packet& packet) { EXPECT_TRUE(torch::equal(packet.tensors[0], large + index)); });
+}
+
+TEST(RemoteFlow, ThousandsOfPacketsArriveInOrderWithShapesThatChange) {
+  const auto make = [](int index) { return packet_of(index, {torch::full({1 + index % 7, index % 3}, index)}); };
+  send_through(3000, flow_to(1, 4), make, [&](int index, const Packet& packet) {
+    ASSERT_TRUE(torch::equal(packet.tensors[0], make(index).tensors[0])) << index;
+  });
+}
+
+TEST(RemoteFlow, ManyFlowsBetweenFourRanksDoNotMix) {
+  run_ranks(4, [](Peers& peers) {
+    const int rank = peers.world().rank;
+    std::vector<std::unique_ptr<FlowSender>> senders;
+    std::vector<std::unique_ptr<FlowReceiver>> receivers;
+    for (int other = 0; other < 4; ++other) {
+      if (other == rank) continue;
+      RemoteFlowOptions options = flow_to(other);
+      options.id = 4 * rank + other;
+      senders.push_back(std::make_unique<FlowSender>(peers, options));
+      options.id = 4 * other + rank;
+      receivers.push_back(std::make_unique<FlowReceiver>(peers, options));
+    }
+    for (int micro_batch = 0; micro_batch < 50; ++micro_batch) {
+      for (auto& sender : senders) sender->put(packet_of(micro_batch, {torch::full({100}, rank)}));
+      int index = 0;
+      for (int other = 0; other < 4; ++other) {
+        if (other == rank) continue;
+        EXPECT_TRUE(torch::equal(receivers[index++]->take(micro_batch).tensors[0], torch::full({100}, other)));
+      }
+    }
+    peers.leave_together();
+  });
+}
+
+TEST(RemoteFlow, ASenderIsNoFurtherAheadThanTheCapacityOfBothEnds) {
+  constexpr int kCapacity = 3;
+  run_ranks(2, [&](Peers& peers) {
+    if (peers.world().rank == 0) {
+      FlowSender sender(peers, flow_to(1, kCapacity));
+      std::atomic<int> num_put{0};
+      std::thread putter([&] {
+        EXPECT_THROW(
+            while (true) {
+              sender.put(packet_of(num_put, {torch::ones({8})}));
+              ++num_put;
+            },
+            CancelledError);
+      });
+      while (num_put < 2 * kCapacity) std::this_thread::yield();
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time to go too far
+      EXPECT_EQ(num_put, 2 * kCapacity);
+      const auto start = std::chrono::steady_clock::now();
+      sender.cancel();
+      putter.join();
+      EXPECT_LT(seconds_since(start), 1);
+      peers.leave_together();
+    } else {
+      FlowReceiver receiver(peers, flow_to(0, kCapacity));
+      peers.leave_together();
+    }
+  });
+}
+
+TEST(RemoteFlow, CancelWakesATakerAtOnce) {
+  run_ranks(2, [](Peers& peers) {
+    if (peers.world().rank == 1) {
+      FlowReceiver receiver(peers, flow_to(0));
+      auto taken = std::async(std::launch::async, [&] { receiver.take(); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely inside take; right either way
+      const auto start = std::chrono::steady_clock::now();
+      receiver.cancel();
+      EXPECT_THROW(taken.get(), CancelledError);
+      EXPECT_LT(seconds_since(start), 1);
+      EXPECT_THROW(receiver.take(), CancelledError);
+      receiver.reset(1);
+      peers.store().set("go", {});
+      EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::ones({2})));
+    } else {
+      peers.store().wait({"go"});
+      FlowSender sender(peers, flow_to(1));
+      sender.put(packet_of(0, {torch::ones({2})}, 1));
+    }
+  });
+}
+
+TEST(RemoteFlow, WhatIsLeftOfACancelledStepIsDropped) {
+  run_ranks(2, [](Peers& peers) {
+    if (peers.world().rank == 0) {
+      FlowSender sender(peers, flow_to(1));
+      for (int micro_batch = 0; micro_batch < 4; ++micro_batch)
+        sender.put(packet_of(micro_batch, {torch::ones({2})}, 7));
+      sender.put(packet_of(0, {torch::zeros({2})}, 8));
+    } else {
+      FlowReceiver receiver(peers, flow_to(0));
+      receiver.reset(7);
+      receiver.take(0);
+      receiver.cancel();
+      receiver.reset(8);
+      EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::zeros({2})));
+    }
+  });
+}
+
+TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    Peers peers(world_of(rank, 2, port));
+    if (peers.world().rank == 0) {
+      FlowSender sender(peers, flow_to(1));
+      sender.put(packet_of(2, {torch::ones({2})}));
+      peers.store().wait({"seen"});
+      return;
+    }
+    FlowReceiver receiver(peers, flow_to(0));
+    RemoteFlowOptions back = flow_to(0);
+    back.id = 4;
+    FlowSender sender(peers, back);
+    std::string first;
+    try {
+      receiver.take(1);
+      ADD_FAILURE();
+    } catch (const ProtocolError& error) {
+      first = error.what();
+      EXPECT_EQ(error.place().rank, 0);
+      EXPECT_THAT(first, HasSubstr("activation 0 -> 1, micro-batch 1: it sent micro-batch 2 of step 0"));
+    }
+    for (const std::function<void()>& call : std::vector<std::function<void()>>{
+             [&] { receiver.take(); }, [&] { sender.put(packet_of(0, {})); }, [&] { peers.check(); }}) {
+      try {
+        call();
+        ADD_FAILURE();
+      } catch (const ProtocolError& error) {
+        EXPECT_EQ(error.what(), first);
+      }
+    }
+    peers.store().set("seen", {});
+    EXPECT_THROW(peers.leave_together(), ProtocolError);
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
+}
+
+TEST(RemoteFlow, ASilentPeerIsAnErrorWithinTheTimeout) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    World world = world_of(rank, 2, port);
+    world.timeout_seconds = 2;
+    Peers peers(world);
+    if (rank == 0) {
+      c10d::Store& store = peers.store();
+      while (!store.check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      return;
+    }
+    FlowReceiver receiver(peers, flow_to(0));
+    const auto start = std::chrono::steady_clock::now();
+    try {
+      receiver.take(4);
+      ADD_FAILURE();
+    } catch (const PeerError& error) {
+      EXPECT_NEAR(seconds_since(start), 2, 0.5);
+      EXPECT_THAT(error.what(),
+                  HasSubstr("rank 0 (host host0, stage 0), activation 0 -> 1, micro-batch 4: silent for 2 s"));
+      EXPECT_EQ(error.place().rank, 0);
+      EXPECT_EQ(error.place().host, "host0");
+      EXPECT_EQ(error.place().micro_batch, 4);
+      EXPECT_EQ(error.place().flow, "activation 0 -> 1");
+    }
+    peers.store().set("done", {});
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
+}
+
+TEST(RemoteFlow, ASenderToASilentPeerFailsWithinTheTimeout) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    World world = world_of(rank, 2, port);
+    world.timeout_seconds = 1;
+    Peers peers(world);
+    if (rank == 0) {
+      while (!peers.store().check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      return;
+    }
+    FlowSender sender(peers, flow_to(0, 1));
+    sender.put(packet_of(0, {torch::ones({2})}));
+    EXPECT_THROW(sender.put(packet_of(1, {torch::ones({2})})), PeerError);
+    peers.store().set("done", {});
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
+}
+
+TEST(RemoteFlow, WhenOneRankFailsTheOthersThatNeedItNoticeAtOnce) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    Peers peers(world_of(rank, 2, port));
+    if (rank == 1) {
+      EXPECT_THROW(peers.fail(std::make_exception_ptr(PeerError({0, "", 0, "", -1}, "made up"))), PeerError);
+      while (!peers.store().check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return;
+    }
+    FlowReceiver receiver(peers, flow_to(1));
+    const auto start = std::chrono::steady_clock::now();
+    EXPECT_THROW(receiver.take(), PeerError);
+    EXPECT_LT(seconds_since(start), 5);
+    peers.store().set("done", {});
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
+}
+
+TEST(RemoteFlow, WhatArrivedIsGivenEvenIfItsSenderHasLeft) {
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) {
+    Peers peers(world_of(rank, 2, port));
+    if (rank == 1) {
+      FlowSender sender(peers, flow_to(0));
+      sender.put(packet_of(0, {torch::ones({1000})}));
+      return;
+    }
+    FlowReceiver receiver(peers, flow_to(1));
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::ones({1000})));
+    EXPECT_THROW(receiver.take(1), PeerError);
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
+}
+
+// The other process of the test below: rank 1, which sends until it is killed.
+TEST(RemoteFlow, DISABLED_PeerToBeKilled) {
+  Peers peers(world_of(1, 2, std::atoi(std::getenv("GPIPE_TEST_PORT"))));
+  FlowSender sender(peers, flow_to(0));
+  for (int micro_batch = 0;; ++micro_batch) sender.put(packet_of(micro_batch, {torch::ones({1 << 18})}));
+}
+
+TEST(RemoteFlow, AKilledProcessIsAnErrorAtOnce) {
+  const int port = free_port("127.0.0.1");
+  setenv("GPIPE_TEST_PORT", std::to_string(port).c_str(), 1);
+  std::string program = "/proc/self/exe";
+  std::string filter = "--gtest_filter=RemoteFlow.DISABLED_PeerToBeKilled";
+  std::string disabled = "--gtest_also_run_disabled_tests";
+  std::vector<char*> arguments = {program.data(), filter.data(), disabled.data(), nullptr};
+  pid_t process = -1;
+  ASSERT_EQ(posix_spawn(&process, program.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
+  Peers peers(world_of(0, 2, port));
+  FlowReceiver receiver(peers, flow_to(1));
+  RemoteFlowOptions back = flow_to(1);
+  back.id = 9;
+  FlowSender sender(peers, back);
+  for (int micro_batch = 0; micro_batch < 10; ++micro_batch) receiver.take(micro_batch);
+  sender.put(packet_of(0, {torch::ones({1 << 20})}));
+  kill(process, SIGKILL);
+  waitpid(process, nullptr, 0);
+  const auto start = std::chrono::steady_clock::now();
+  try {
+    for (int micro_batch = 10; micro_batch < 20; ++micro_batch) receiver.take(micro_batch);
+    ADD_FAILURE();
+  } catch (const PeerError& error) {
+    EXPECT_EQ(error.place().rank, 1);
+    EXPECT_THAT(error.what(), HasSubstr("lost, while this rank waited to receive"));
+  }
+  EXPECT_LT(seconds_since(start), 5);
+  EXPECT_THROW(for (int count = 0; count < 10; ++count) sender.put(packet_of(count, {torch::ones({4})})), PeerError);
+}
+
+}  // namespace
+}  // namespace gpipe
