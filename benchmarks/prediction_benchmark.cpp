@@ -106,6 +106,7 @@ Profile profile_of(const Subject& subject) {
   for (const at::Tensor& tensor : subject.input) sample.push_back(tensor.narrow(0, 0, rows));
   const at::Tensor target = subject.target.narrow(0, 0, rows);
   ProfileOptions options;
+  options.busy_neighbours = kNumStages - 1;
   options.loss = [&](const Tensors& outputs) { return subject.loss(outputs.front(), target); };
   return profile(subject.model, sample, options);
 }

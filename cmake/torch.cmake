@@ -7,6 +7,7 @@ find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # for ranks to prove that they
 
 add_library(gpipe_torch STATIC
   gpipe/model/boundary.cpp
+  gpipe/model/busy_neighbours.cpp
   gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp

@@ -178,14 +178,16 @@ std::string to_text(const Table& table) {
     const std::int64_t fullest =
         row.peak_bytes.empty() ? 0 : *std::max_element(row.peak_bytes.begin(), row.peak_bytes.end());
     const bool in_paper = paper.size != nullptr;
+    const bool any = size_of(row) > 0;  // else there is no model to tell of
     rows.push_back({row.setting.name, measured ? size_text(table.depths[index], row.measured_size) : "",
-                    size_text(table.depths[index], row.predicted_size), parameters_text(row.num_parameters),
-                    ratio_text(ratio_of(table, row)), cli::format_bytes(row.parameter_bytes),
-                    cli::format_bytes(fullest), in_paper ? paper.size : "", in_paper ? paper.parameters : "",
+                    size_text(table.depths[index], row.predicted_size), any ? parameters_text(row.num_parameters) : "",
+                    ratio_text(ratio_of(table, row)), any ? cli::format_bytes(row.parameter_bytes) : "",
+                    any ? cli::format_bytes(fullest) : "", in_paper ? paper.size : "", in_paper ? paper.parameters : "",
                     in_paper ? ratio_text(paper.ratio) : ""});
   }
-  return fmt::format("{}; {} an accelerator, 32 micro-batches, RMSprop\n{}", table.title,
-                     cli::format_bytes(table.memory_bytes), cli::to_table(columns, rows));
+  return fmt::format("{}; {} an accelerator, schedule {}, 32 micro-batches, RMSprop\n{}", table.title,
+                     cli::format_bytes(table.memory_bytes), table.rows.back().setting.schedule,
+                     cli::to_table(columns, rows));
 }
 
 nlohmann::ordered_json to_json(const Table& table) {

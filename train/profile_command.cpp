@@ -1,9 +1,11 @@
 #include "train/profile_command.h"
 
+#include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +33,10 @@ struct ProfileCommand {
   int vocabulary_size = 8000;
   int repeats = 5;
   double budget_seconds = 10;
+  int num_threads = 1;
+  int busy_neighbours = 0;
   bool on_paper = false;
-  double flops_per_second = 1e12;
+  std::optional<double> flops_per_second;
   std::string out;
   bool force = false;
   bool json = false;
@@ -121,16 +125,46 @@ std::string to_text(const Profile& profile) {
                        rows);
 }
 
-int run_profile(const ProfileCommand& command) {
+void check(const ProfileCommand& command) {
   if (command.model.empty()) throw cli::UsageError("--model is missing", "add --model NAME, such as resnet18");
+  if (command.flops_per_second && !command.on_paper) {
+    throw cli::UsageError("--flops counts on paper only: without it, layers are run and measured",
+                          "add --on-paper, or leave --flops out");
+  }
+  if (command.busy_neighbours > 0 && command.on_paper) {
+    throw cli::UsageError("--busy-neighbours slow down layers that run, but on paper none does",
+                          "leave out --busy-neighbours or --on-paper");
+  }
   if (!command.out.empty()) cli::check_output_file(command.out, command.force);
+}
+
+// The first line of what libtorch says; the rest is about its own source.
+std::string first_line(const c10::Error& error) {
+  const std::string text = error.what_without_backtrace();
+  return text.substr(0, text.find('\n'));
+}
+
+Profile run_layers(const ProfileCommand& command, const Subject& subject, const ProfileOptions& options) {
+  try {
+    return profile(subject.chain, subject.inputs, options);
+  } catch (const c10::Error& error) {
+    throw InvalidArgument(fmt::format(
+        "{} does not run on what it was given, tensors of [{}]: {}; try another --image, --channels or --sequence",
+        command.model, fmt::join(subject.inputs.front().sizes(), ", "), first_line(error)));
+  }
+}
+
+int run_profile(const ProfileCommand& command) {
+  check(command);
+  at::set_num_threads(command.num_threads);
   const Subject subject = make_subject(command);
   ProfileOptions options;
   options.repeats = command.repeats;
   options.budget_seconds = command.budget_seconds;
-  options.flops_per_second = command.flops_per_second;
+  options.busy_neighbours = command.busy_neighbours;
+  if (command.flops_per_second) options.flops_per_second = *command.flops_per_second;
   options.loss = subject.loss;
-  const Profile measured = profile(subject.chain, subject.inputs, options);
+  const Profile measured = run_layers(command, subject, options);
   const std::string json = to_json(measured);
   if (!command.out.empty()) cli::write_output_file(command.out, json, command.force);
   cli::print(command.json ? json : to_text(measured));
@@ -159,6 +193,9 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   measuring.add("N", "--repeats", command->repeats, cli::parse_count, "Of which the median counts [5]");
   measuring.add("SECONDS", "--budget", command->budget_seconds, cli::parse_seconds,
                 "No repeat is begun after this [10]");
+  measuring.add("N", "--threads", command->num_threads, cli::parse_count, "Intra-op threads, as of a stage [1]");
+  measuring.add("N", "--busy-neighbours", command->busy_neighbours, cli::parse_index,
+                "Cores to keep busy meanwhile, as the other stages on this machine will [0]");
   measuring.add_flag("--on-paper", command->on_paper,
                      "Count operations instead of running them; takes no memory, whatever the model's size");
   measuring.add("X", "--flops", command->flops_per_second, cli::parse_speed,

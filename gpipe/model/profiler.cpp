@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/busy_neighbours.h"
 #include "gpipe/model/flop_counter.h"
 #include "gpipe/model/layer_meter.h"
 #include "gpipe/model/layer_scope.h"
@@ -197,6 +198,9 @@ Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::u
 
 Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
                        ProfilerPosition& position) {
+  if (options.busy_neighbours < 0) {
+    throw InvalidArgument(fmt::format("busy_neighbours is {}; it must be 0 or more", options.busy_neighbours));
+  }
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();
@@ -208,7 +212,9 @@ Profile profile_layers(const LayerSource& source, const MicroBatch& sample, cons
     if (!layer.backward_working_bytes) layer.backward_working_bytes = layer.activation_bytes;
   }
   std::vector<std::vector<LayerMeasure>> passes;
-  const int repeats = is_on_meta(sample) ? 1 : std::max(options.repeats, 1);  // counted seconds are always the same
+  const bool counts = is_on_meta(sample);  // then seconds are always the same
+  const int repeats = counts ? 1 : std::max(options.repeats, 1);
+  const BusyNeighbours neighbours(counts ? 0 : options.busy_neighbours);
   for (int pass = 0; pass < repeats && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
     passes.push_back(Pass(source, sample, options, PassKind::kSeconds, position).run().measures);
   }

@@ -18,6 +18,9 @@ struct ProfileOptions {
   std::uint64_t seed = 0;
   int repeats = 5;             // of which the median counts, after one that does not
   double budget_seconds = 10;  // no further repeat is begun after this
+  // Cores to keep busy meanwhile, as the other workers of a pipeline do: its stages on this machine less one. Without them
+  // a layer is measured alone, and is then some per cent faster than in the pipeline. Not used on Meta tensors.
+  int busy_neighbours = 0;
   // Counted with the last layer: what becomes of its outputs in training. It returns a scalar.
   std::function<at::Tensor(const Tensors& outputs)> loss;
   // On Meta tensors: what an operation takes is its floating-point operations over this.
@@ -38,7 +41,7 @@ struct ProfileOptions {
 //
 // weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its layers.
 //
-// Throws InvalidArgument for an empty chain or sample, SkipError that lists every skip which is stashed or popped twice, never
+// Throws InvalidArgument for an empty chain or sample or less than no neighbours, SkipError that lists every skip which is stashed or popped twice, never
 // popped, or popped before it is stashed; what a layer throws passes through.
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options = {});

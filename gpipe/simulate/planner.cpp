@@ -181,8 +181,8 @@ class Candidates {
     } catch (const InfeasibleError& error) {
       Found refused;
       refused.candidate = describe(options_, modes_text(modes));
-      if (refused.candidate.recompute == kPerStage) return;  // it is one of many
-      refused.candidate.missing_bytes = error.missing_bytes();
+      if (refused.candidate.recompute == kPerStage) return;                       // it is one of many
+      refused.candidate.missing_bytes = error.missing_bytes() * options_.chunks;  // the error is about a stage
       add(std::move(refused));
     }
   }
@@ -267,7 +267,7 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
   add(partitioned_plan(profile, options).layers_per_stage);
   if (missing_bytes > 0) {
     options.recompute = Recompute::kAlways;
-    options.memory_limit_bytes = limit_bytes + missing_bytes * options.chunks;
+    options.memory_limit_bytes = limit_bytes + missing_bytes;
     try {
       add(partitioned_plan(profile, options, /*find_smallest=*/false).layers_per_stage);
     } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then it is not one of them

@@ -18,7 +18,7 @@ struct PlanCandidate {
   double step_seconds = 0;            // simulated; of one that fits
   std::int64_t fullest_bytes = 0;     // of the fullest worker; of one that fits
   int fullest_worker = 0;             // the first of them
-  std::int64_t missing_bytes = 0;     // above 0: no partition fits, and the best lacks these on one stage
+  std::int64_t missing_bytes = 0;     // above 0: no partition fits, and the best lacks these on a worker
   std::vector<int> layers_per_stage;  // of one that fits
 };
 

@@ -4,7 +4,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <ctime>
+#include <thread>
+
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/busy_neighbours.h"
 #include "gpipe/model/sandbox.h"
 #include "tests/execute/test_models.h"
 
@@ -81,6 +85,35 @@ struct BusyImpl : torch::nn::Module {
   at::Tensor weight;
 };
 TORCH_MODULE(Busy);
+
+TEST(ProfilerTest, BusyNeighboursChangeNothingButSeconds) {
+  const test::TestModel model = test::unet();
+  const Profile alone = gpipe::profile(model.chain, model.input);
+  ProfileOptions options;
+  options.busy_neighbours = 2;
+  const Profile busy = gpipe::profile(model.chain, model.input, options);
+  ASSERT_EQ(busy.layers.size(), alone.layers.size());
+  for (std::size_t layer = 0; layer < alone.layers.size(); ++layer) {
+    EXPECT_GT(busy.layers[layer].forward_seconds, 0);
+    EXPECT_EQ(busy.layers[layer].activation_bytes, alone.layers[layer].activation_bytes);
+    EXPECT_EQ(busy.layers[layer].backward_working_bytes, alone.layers[layer].backward_working_bytes);
+  }
+  options.busy_neighbours = -1;
+  EXPECT_THROW(gpipe::profile(model.chain, model.input, options), InvalidArgument);
+}
+
+// A thread that is at work gets on; that it does so is all there is to see from outside.
+TEST(BusyNeighboursTest, AreAtWorkWhileTheyLive) {
+  const auto process_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  timespec own{};
+  const auto own_seconds = [&] {
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &own);
+    return static_cast<double>(own.tv_sec) + 1e-9 * static_cast<double>(own.tv_nsec);
+  };
+  const BusyNeighbours neighbours(1);
+  const double others_before = process_seconds() - own_seconds();
+  while (process_seconds() - own_seconds() < others_before + 0.02) std::this_thread::yield();
+}
 
 TEST(ProfilerTest, WithoutABalanceThePipelineIsSplitByWhatTheLayersCost) {
   LayerChain chain;
