@@ -48,8 +48,9 @@ int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
 }
 
 std::string describe_remedy(const InfeasibleError& error) {
-  return fmt::format("try {}a larger --memory-limit, smaller micro-batches, or --recompute always if it is not on",
-                     error.smallest_num_stages() == 0 ? "" : fmt::format("--stages {}, ", error.smallest_num_stages()));
+  return fmt::format(
+      "try {}a larger --memory-limit, smaller micro-batches, or --recompute auto if recompute is not left open",
+      error.smallest_num_stages() == 0 ? "" : fmt::format("--stages {}, ", error.smallest_num_stages()));
 }
 
 int rethrow(const CLI::App& app) {

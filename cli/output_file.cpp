@@ -32,6 +32,7 @@ bool is_same_file(const std::string& a, const std::string& b) {
 }
 
 void check_output_file(const std::string& path, bool force) {
+  if (path == "-") throw UsageError("'-' is no file to write to", "name one, or leave the option out to print");
   std::error_code error;
   const fs::file_status status = fs::status(path, error);
   if (fs::is_directory(status)) throw_unwritable(path, EISDIR);

@@ -31,6 +31,7 @@ struct PlanCommand {
   ScheduleOptions schedule;
   PlanOptions options;  // what is not in `schedule`
   std::string out;
+  bool no_rematerialize = false;
   bool explain = false;
   bool json = false;
   bool force = false;
@@ -56,6 +57,12 @@ void check_usage(const PlanCommand& command) {
   if (*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0) {
     throw UsageError("--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");
   }
+  if (command.no_rematerialize && command.schedule.recompute != Recompute::kAuto) {
+    throw UsageError("--no-rematerialize is about --recompute auto", "add that, or leave --no-rematerialize out");
+  }
+  if (command.force && command.out.empty()) {
+    throw UsageError("--force is about --out, and there is none", "add --out FILE, or leave --force out");
+  }
   if (!command.out.empty()) check_output_file(command.out, command.force);
 }
 
@@ -68,6 +75,7 @@ int run_plan(PlanCommand command) {
   options.schedule = command.schedule.name;
   options.chunks = command.schedule.chunks.value_or(0);
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
+  options.rematerialize = !command.no_rematerialize;
   const PlanSearch search = search_plans(profile, options);
   const Timeline timeline = simulate(schedule_of(search.best), search.best.costs);
   if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);
@@ -81,8 +89,12 @@ int run_plan(PlanCommand command) {
   return kDone;
 }
 
-void add_planning_options(CLI::App& app, PlanOptions& options) {
+void add_planning_options(CLI::App& app, PlanCommand& command) {
   const char* group = "Planning";
+  PlanOptions& options = command.options;
+  app.add_flag("--no-rematerialize", command.no_rematerialize,
+               "With --recompute auto: recompute stages as a whole, never some of their layers")
+      ->group(group);
   add_value(app, "--mini-batch", options.mini_batch_samples, parse_count,
             "Samples of the mini-batch: costs are scaled to its micro-batches [as profiled]")
       ->type_name("N")
@@ -91,11 +103,8 @@ void add_planning_options(CLI::App& app, PlanOptions& options) {
             "Bytes a worker has, such as 2GiB [unlimited]")
       ->type_name("SIZE")
       ->group(group);
-  app.add_flag("!--no-rematerialize", options.rematerialize,
-               "With --recompute auto: recompute stages as a whole, never some of their layers")
-      ->group(group);
   add_value(app, "--objective", options.objective, parse_objective,
-            "makespan: sum(t) + (M - 1) max(t) over the stages' times t; slowest-stage: max(t) [makespan]")
+            "makespan: the simulated step; slowest-stage: the longest time of a stage, for the cut alone [makespan]")
       ->type_name("WHAT")
       ->group(group);
   add_value(app, "--worker-speed", options.worker_speed, parse_speeds,
@@ -130,7 +139,7 @@ void add_plan_command(CLI::App& app, Run& chosen) {
       ->type_name("NAME")
       ->group("Size");
   add_open_size_options(sub, command->schedule);
-  add_planning_options(sub, command->options);
+  add_planning_options(sub, *command);
   add_link_options(sub, command->options.link);
   add_output_options(sub, *command);
   set_help(sub,

@@ -57,11 +57,11 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 }
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
-  const Profile profile = profile_of(size, rows_of(family_, setting));
-  if (size > kLargestSize || profile.layers.size() > kMaxPartitionLayers) {
+  if (size > kLargestSize || family_.chain(size).size() > kMaxPartitionLayers) {
     throw InvalidArgument(fmt::format("{} bytes hold more than a plan takes ({} layers); give less --memory",
                                       memory_bytes_, kMaxPartitionLayers));
   }
+  const Profile profile = profile_of(size, rows_of(family_, setting));
   return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));
 }
 
@@ -159,7 +159,8 @@ CapacityRow CapacitySearch::measure(const CapacitySetting& setting) {
       if (trains(setting, size, &row.peak_bytes)) row.measured_size = size;
     }
   }
-  if (row.measured_size > 0) row.num_parameters = num_parameters(family_.chain(row.measured_size));
+  row.num_parameters = row.measured_size > 0 ? num_parameters(family_.chain(row.measured_size)) : 0;
+  if (row.measured_size == 0) row.peak_bytes.clear();
   row.parameter_bytes = row.num_parameters * kBytesPerParameter;
   return row;
 }

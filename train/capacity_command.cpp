@@ -42,6 +42,7 @@ struct PaperRow {
 
 struct Table {
   std::string title;
+  bool trains = false;  // not only plans
   std::string unit;
   std::int64_t memory_bytes = 0;
   std::vector<CapacityRow> rows;
@@ -77,6 +78,7 @@ CapacityRow find(CapacitySearch& search, const CapacitySetting& setting, const C
 
 Table transformer_table(const CapacityCommand& command, TrialLine& line) {
   Table table;
+  table.trains = !command.paper && !command.predict_only;
   table.title = command.paper ? "Transformer-L: d 2048, feed-forward 8192, 32 heads, 32k words, sequence 1024, batch 32"
                               : "Transformer-L: d 128, feed-forward 512, 4 heads, 256 words, sequence 64, batch 32";
   table.unit = "L";
@@ -107,6 +109,7 @@ Table transformer_table(const CapacityCommand& command, TrialLine& line) {
 
 Table amoebanet_table(const CapacityCommand& command, TrialLine& line) {
   Table table;
+  table.trains = !command.paper && !command.predict_only;
   table.title = command.paper ? "AmoebaNet-D(L, D): 224 x 224, batch 128" : "AmoebaNet-D(L, D): 32 x 32, batch 32";
   table.unit = "D";
   table.memory_bytes = command.paper ? std::int64_t{8'000'000'000} : command.memory_bytes.value_or(kMemoryBytes);
@@ -137,7 +140,9 @@ Table amoebanet_table(const CapacityCommand& command, TrialLine& line) {
   return table;
 }
 
-int size_of(const CapacityRow& row) { return row.measured_size > 0 ? row.measured_size : row.predicted_size; }
+int size_of(const Table& table, const CapacityRow& row) {
+  return table.trains ? row.measured_size : row.predicted_size;
+}
 
 double ratio_of(const Table& table, const CapacityRow& row) {
   const auto first = static_cast<double>(table.rows.front().num_parameters);
@@ -158,11 +163,9 @@ std::string parameters_text(std::int64_t count) {
 std::string ratio_text(double ratio) { return ratio > 0 ? fmt::format("{:.1f}x", ratio) : ""; }
 
 std::string to_text(const Table& table) {
-  const bool measured =
-      std::any_of(table.rows.begin(), table.rows.end(), [](const CapacityRow& row) { return row.measured_size > 0; });
   const std::string size = table.unit == "D" ? "L, D" : "L";
   const std::vector<cli::Column> columns = {{"", cli::Align::kLeft},
-                                            {measured ? size + " trained" : ""},
+                                            {table.trains ? size + " trained" : ""},
                                             {size + " planned"},
                                             {"parameters"},
                                             {"of naive"},
@@ -178,8 +181,8 @@ std::string to_text(const Table& table) {
     const std::int64_t fullest =
         row.peak_bytes.empty() ? 0 : *std::max_element(row.peak_bytes.begin(), row.peak_bytes.end());
     const bool in_paper = paper.size != nullptr;
-    const bool any = size_of(row) > 0;  // else there is no model to tell of
-    rows.push_back({row.setting.name, measured ? size_text(table.depths[index], row.measured_size) : "",
+    const bool any = size_of(table, row) > 0;  // else there is no model to tell of
+    rows.push_back({row.setting.name, table.trains ? size_text(table.depths[index], row.measured_size) : "",
                     size_text(table.depths[index], row.predicted_size), any ? parameters_text(row.num_parameters) : "",
                     ratio_text(ratio_of(table, row)), any ? cli::format_bytes(row.parameter_bytes) : "",
                     any ? cli::format_bytes(fullest) : "", in_paper ? paper.size : "", in_paper ? paper.parameters : "",
@@ -201,9 +204,9 @@ nlohmann::ordered_json to_json(const Table& table) {
                                     {"schedule", row.setting.schedule},
                                     {"recompute", name(row.setting.recompute)}};
     if (table.depths[index] > 0) entry["L"] = table.depths[index];
-    entry[table.unit] = size_of(row);
+    entry[table.unit] = size_of(table, row);
     entry["planned_" + table.unit] = row.predicted_size;
-    if (row.measured_size > 0) entry["trained_" + table.unit] = row.measured_size;
+    if (table.trains) entry["trained_" + table.unit] = row.measured_size;
     entry["parameters"] = row.num_parameters;
     entry["of_naive"] = ratio_of(table, row);
     entry["parameter_bytes"] = row.parameter_bytes;

@@ -52,6 +52,13 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Te
                                     nearest_name(options.name, optimizer_names())));
 }
 
+int num_slots(const OptimizerOptions& options) {
+  const int of_momentum = options.momentum > 0 ? 1 : 0;
+  if (options.name == "sgd") return of_momentum;
+  if (options.name == "rmsprop") return 1 + of_momentum;
+  return 2;
+}
+
 void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate) {
   for (auto& group : optimizer.param_groups()) group.options().set_lr(learning_rate);
 }

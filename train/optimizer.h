@@ -23,6 +23,9 @@ const std::vector<std::string>& optimizer_names();
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
                                                         const OptimizerOptions& options);
 
+// Tensors of state it keeps for each parameter.
+int num_slots(const OptimizerOptions& options);
+
 void set_learning_rate(torch::optim::Optimizer& optimizer, double learning_rate);
 
 }  // namespace gpipe::train

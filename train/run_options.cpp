@@ -131,27 +131,27 @@ void read_plan(RunOptions& options) {
   if (options.plan_path.empty()) return;
   const std::string json = cli::read_input_file(options.plan_path);
   try {
-    options.plan = parse_plan(json);
+    options.trainer.plan = parse_plan(json);
   } catch (const Error& error) {
     throw cli::UsageError(fmt::format("{}: {}", cli::input_name(options.plan_path), error.what()),
                           "a plan is what 'gpipe plan --out FILE' writes");
   }
-  options.num_micro_batches = options.plan->num_micro_batches;
-  options.trainer.predicted_step_seconds = options.plan->predicted_step_seconds;
+  options.num_micro_batches = options.trainer.plan->num_micro_batches;
 }
 
 PipelineOptions pipeline_options(const RunOptions& options) {
-  PipelineOptions result = options.plan ? PipelineOptions(*options.plan)
-                                        : PipelineOptions(options.num_stages)
-                                              .num_micro_batches(options.num_micro_batches)
-                                              .schedule(options.schedule)
-                                              .chunks_per_worker(options.chunks)
-                                              .recompute(options.recompute)
-                                              .balance(options.balance);
+  PipelineOptions result = options.trainer.plan ? PipelineOptions(*options.trainer.plan)
+                                                : PipelineOptions(options.num_stages)
+                                                      .num_micro_batches(options.num_micro_batches)
+                                                      .schedule(options.schedule)
+                                                      .chunks_per_worker(options.chunks)
+                                                      .recompute(options.recompute)
+                                                      .balance(options.balance);
   return result.threads_per_stage(options.threads_per_stage)
       .seed(options.seed)
       .measure_memory(options.measure_memory)
       .memory_limit_bytes(options.memory_limit_bytes)
+      .optimizer_slots(num_slots(options.trainer.optimizer))
       .check_loss(true)
       .loss_reduction(LossReduction::kSum);
 }

@@ -21,8 +21,7 @@ struct RunOptions {
   Recompute recompute = Recompute::kNever;
   std::int64_t memory_limit_bytes = 0;  // of a stage; 0 = none
   std::vector<int> balance;
-  std::string plan_path;     // instead of those above
-  std::optional<Plan> plan;  // what is there, once it is read
+  std::string plan_path;  // instead of those above; read into trainer.plan
   int threads_per_stage = 1;
   std::uint64_t seed = 0;
   bool measure_memory = true;

@@ -6,6 +6,9 @@
 
 #include "cli/quantity.h"
 #include "cli/table.h"
+#include "cli/terminal.h"
+#include "gpipe/report/compare.h"
+#include "gpipe/simulate/simulate.h"
 #include "train/summary.h"
 
 namespace gpipe::train {
@@ -54,6 +57,19 @@ std::string time_table(const TrainingResult& result) {
   return cli::to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
 }
 
+// The last step beside what the plan predicts. Nothing if it was another one: the rest of an epoch may make fewer
+// micro-batches.
+std::string compared_with(const Plan& plan, const TrainingResult& result) {
+  const Timeline& measured = result.last_timeline;
+  if (measured.num_micro_batches != plan.num_micro_batches) return "";
+  StagePeakBytes peaks;
+  if (plan.chunks == 1 && !result.memory.empty()) {
+    peaks.predicted = plan.predicted_peak_bytes;
+    for (const StageMemory& stage : result.memory) peaks.measured.push_back(stage.peak_bytes);
+  }
+  return to_text(compare(simulate(schedule_of(plan), plan.costs), measured, peaks), cli::output_width());
+}
+
 std::vector<StageSummary> stage_summaries(const TrainingResult& result, const Pipeline& pipeline,
                                           const LayerChain& chain) {
   std::vector<StageSummary> stages;
@@ -95,11 +111,11 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   summary.loss = result.last_loss;
   summary.bubble_fraction =
       (result.imbalance_seconds + result.idle_seconds) / (result.num_workers * result.makespan_seconds);
-  if (options.predicted_step_seconds) {
+  if (options.plan) {
+    const double predicted = options.plan->predicted_step_seconds;
     const double measured = result.makespan_seconds / static_cast<double>(result.num_steps);
     summary.results.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}",
-                                                             *options.predicted_step_seconds, measured,
-                                                             *options.predicted_step_seconds / measured));
+                                                             predicted, measured, predicted / measured));
   }
   for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
   for (const auto& [name, path] :
@@ -108,7 +124,8 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
     if (!path.empty()) summary.files.emplace_back(name, path);
   }
   summary.stages = stage_summaries(result, pipeline, task.chain());
-  return "\n" + time_table(result) + "\n" + to_text(summary);
+  const std::string plan = options.plan ? "\n" + compared_with(*options.plan, result) : "";
+  return "\n" + time_table(result) + plan + "\n" + to_text(summary);
 }
 
 }  // namespace gpipe::train

@@ -177,7 +177,7 @@ class Trainer {
       result_.memory[stage].live_bytes = step.memory[stage].live_bytes;
       result_.memory[stage].peak_bytes = std::max(result_.memory[stage].peak_bytes, step.memory[stage].peak_bytes);
     }
-    last_timeline_ = std::move(step.timeline);
+    result_.last_timeline = std::move(step.timeline);
   }
 
   void report(const TensorBatch& batch, double seconds) {
@@ -192,7 +192,7 @@ class Trainer {
     progress.unit = task_.unit();
     progress.eta_seconds =
         result_.seconds / static_cast<double>(result_.num_steps) * static_cast<double>(num_steps_ - result_.num_steps);
-    progress.bubble_fraction = last_timeline_.bubble_fraction;
+    progress.bubble_fraction = result_.last_timeline.bubble_fraction;
     progress.learning_rate = learning_rate;
     for (const StageMemory& memory : result_.memory) progress.peak_bytes.push_back(memory.peak_bytes);
     progress_.update(progress, seconds_since(start_));
@@ -200,7 +200,7 @@ class Trainer {
         {"loss", result_.last_loss},
         {"learning_rate", learning_rate},
         {"items_per_second", static_cast<double>(batch.num_items) / seconds},
-        {"bubble_fraction", last_timeline_.bubble_fraction}};
+        {"bubble_fraction", result_.last_timeline.bubble_fraction}};
     log(values, batch.position.epoch);
   }
 
@@ -239,7 +239,7 @@ class Trainer {
       save_safetensors(options_.save_path, content);
     }
     if (!options_.trace_path.empty() && result_.num_steps > 0) {
-      cli::write_output_file(options_.trace_path, to_chrome_trace(last_timeline_), /*force=*/true);
+      cli::write_output_file(options_.trace_path, to_chrome_trace(result_.last_timeline), /*force=*/true);
     }
   }
 
@@ -249,7 +249,6 @@ class Trainer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::int64_t num_steps_ = 0;
   TrainingResult result_;
-  Timeline last_timeline_;
   ProgressReporter progress_ = make_reporter();
   const Clock::time_point start_ = Clock::now();
   std::optional<MetricsLog> metrics_;

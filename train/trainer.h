@@ -27,8 +27,8 @@ struct TrainerOptions {
   std::string trace_path;    // of the last step
   std::string metrics_path;
   std::string tensorboard_dir;
-  bool force = false;                            // existing files may be replaced
-  std::optional<double> predicted_step_seconds;  // by a plan; told at the end beside what was measured
+  bool force = false;        // existing files may be replaced
+  std::optional<Plan> plan;  // that is run; what it predicts is told at the end beside what was measured
 };
 
 enum class Ending {
@@ -56,6 +56,7 @@ struct TrainingResult {
   int num_workers = 0;
   std::vector<StageMemory> memory;  // empty unless it was measured; peaks over all steps
   std::vector<Measure> measures;    // of the last evaluation
+  Timeline last_timeline;           // of the last step
 };
 
 // Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step

@@ -84,7 +84,7 @@ struct PipelineOptions {
   TORCH_ARG(bool, measure_memory) = false;
   // Bytes of tensors that each stage may hold at once: parameters, gradients, activations, and the optimizer's state once it is
   // booked (Pipeline::book). More is refused with OutOfMemoryError; the pipeline stays usable. 0 = no limit. Implies
-  // measure_memory.
+  // measure_memory. Where a worker has several stages, each may hold as much; a plan's limit is the worker's.
   TORCH_ARG(std::int64_t, memory_limit_bytes) = 0;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
@@ -111,10 +111,10 @@ struct StageMemory {
   std::int64_t live_bytes = 0;  // at the end of the step
   std::int64_t peak_bytes = 0;  // the most during it
   // What the peak is made of.
-  std::int64_t parameter_bytes = 0;  // with buffers
+  std::int64_t parameter_bytes = 0;  // with buffers; also of those that are not counted, see measure_memory
   std::int64_t gradient_bytes = 0;
   std::int64_t optimizer_bytes = 0;  // that were booked before the step
-  std::int64_t input_bytes = 0;      // the most that was held of what came from other stages
+  std::int64_t input_bytes = 0;      // the most that was held, for a recompute, of what came from other stages
   // The rest: activations and whatever else the layers needed at the same time; with recompute, of one micro-batch.
   std::int64_t working_bytes() const {
     return peak_bytes - parameter_bytes - gradient_bytes - optimizer_bytes - input_bytes;
@@ -185,7 +185,7 @@ class PipelineImpl : public torch::nn::Module {
   // Of the last step, forward or backward that went well: what loss.backward() cannot return.
   const Timeline& last_timeline() const { return last_timeline_; }
   // Books the optimizer's state on the stages of its parameters; call it after the optimizer's first step. Throws
-  // OutOfMemoryError if a stage has no room for it. Does nothing unless memory is measured.
+  // OutOfMemoryError if a stage has no room for it; then nothing of it is booked. Does nothing unless memory is measured.
   void book(torch::optim::Optimizer& optimizer);
   // Bytes now, and the most since the last step began; see PipelineOptions::measure_memory.
   std::vector<StageMemory> memory() const;

@@ -45,19 +45,28 @@ void PipelineImpl::book_layers() {
 
 void PipelineImpl::book(torch::optim::Optimizer& optimizer) {
   std::map<const void*, std::size_t> stage_of_parameter;
+  std::vector<std::int64_t> bytes(accounts_.size());
   for (std::size_t stage = 0; stage < accounts_.size(); ++stage) {
-    optimizer_bytes_[stage] = 0;
     for (const at::Tensor& parameter : stage_parameters_[stage]) {
       stage_of_parameter.emplace(parameter.unsafeGetTensorImpl(), stage);
     }
   }
   if (stage_of_parameter.empty()) return;
-  for (const OptimizerSlot& slot : optimizer_slots(optimizer)) {
-    const auto found = stage_of_parameter.find(slot.parameter.unsafeGetTensorImpl());
-    if (found == stage_of_parameter.end()) continue;
-    transfer(slot.state, accounts_[found->second]);
-    optimizer_bytes_[found->second] += static_cast<std::int64_t>(slot.state.nbytes());
+  Tensors booked;
+  try {
+    for (const OptimizerSlot& slot : optimizer_slots(optimizer)) {
+      const auto found = stage_of_parameter.find(slot.parameter.unsafeGetTensorImpl());
+      if (found == stage_of_parameter.end()) continue;
+      transfer(slot.state, accounts_[found->second]);
+      booked.push_back(slot.state);
+      bytes[found->second] += static_cast<std::int64_t>(slot.state.nbytes());
+    }
+  } catch (...) {
+    for (const at::Tensor& state : booked) transfer(state, nullptr);
+    std::fill(optimizer_bytes_.begin(), optimizer_bytes_.end(), 0);
+    throw;
   }
+  optimizer_bytes_ = std::move(bytes);
 }
 
 std::vector<StageMemory> PipelineImpl::memory() const {

@@ -273,6 +273,10 @@ RematerializedLayers::Run Stage::runner(int micro_batch) {
 
 void Stage::keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad) {
   results_[micro_batch] = detached(tensors);
+  // Outputs without a graph are the caller's from now on: what the batch adds up to is no concern of the stage.
+  for (const at::Tensor& result : results_[micro_batch]) {
+    if (parts_.account != nullptr && !settings_->with_grad && result.defined()) transfer(result, nullptr);
+  }
   result_requires_grad_.resize(tensors.size());
   for (std::size_t index = 0; index < tensors.size(); ++index) {
     if (requires_grad[index]) result_requires_grad_[index] = true;

@@ -88,18 +88,24 @@ Tensors ones_like(const Tensors& tensors) {
   return result;
 }
 
-// To the inputs alone; the graph stays.
-double input_grad_seconds(const Tensors& inputs, const Tensors& roots, const std::function<double()>& now) {
+// Where the gradients of tensors arrive. To be taken before a layer changes them in place: they are others then.
+torch::autograd::edge_list edges_of(const Tensors& tensors) {
+  torch::autograd::edge_list edges;
+  for (const at::Tensor& tensor : tensors) {
+    if (tensor.defined() && tensor.requires_grad()) edges.push_back(torch::autograd::impl::gradient_edge(tensor));
+  }
+  return edges;
+}
+
+// To the inputs alone, whose edges are `ends`; the graph stays.
+double input_grad_seconds(const torch::autograd::edge_list& ends, const Tensors& roots,
+                          const std::function<double()>& now) {
   torch::autograd::edge_list starts;
-  torch::autograd::edge_list ends;
   torch::autograd::variable_list grads;
   for (const at::Tensor& root : roots) {
     if (!root.defined() || !root.requires_grad()) continue;
     starts.push_back(torch::autograd::impl::gradient_edge(root));
     grads.push_back(at::ones_like(root));
-  }
-  for (const at::Tensor& input : inputs) {
-    if (input.defined() && input.requires_grad()) ends.push_back(torch::autograd::impl::gradient_edge(input));
   }
   if (starts.empty() || ends.empty()) return 0;
   const double start = now();
@@ -129,8 +135,8 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   std::shared_ptr<Boundary> boundary = Boundary::enter(entering, requires_grad);
   Watched watched_inputs;
   for (const at::Tensor& tensor : entering) watched_inputs.add(tensor);
-  const Tensors edges_of =
-      with_backward && with_input_grad ? entering : Tensors();  // keeps them: not in a run for bytes
+  const torch::autograd::edge_list input_edges =
+      with_backward && with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
 
   if (account_ != nullptr) account_->reset_peak();
   const double start = now();
@@ -159,7 +165,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
     watched_outputs.uses[index].same_input = static_cast<int>(same - watched_inputs.memory.begin());
   }
   for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
-  if (!edges_of.empty()) measure.seconds.input_grad = input_grad_seconds(edges_of, outputs, now);
+  if (!input_edges.empty()) measure.seconds.input_grad = input_grad_seconds(input_edges, outputs, now);
   Tensors grads = with_backward ? ones_like(outputs) : Tensors();
   Roots roots(outputs);
   outputs.clear();

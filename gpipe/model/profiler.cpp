@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <optional>
 #include <utility>
 
@@ -43,6 +44,23 @@ struct PassResult {
   std::vector<SkipProfile> skips;
 };
 
+void check(const ProfileOptions& options) {
+  const auto refuse = [](const char* name, auto value, const char* expected) {
+    throw InvalidArgument(fmt::format("{} is {}; it must be {}", name, value, expected));
+  };
+  if (options.repeats < 1) refuse("repeats", options.repeats, "1 or more");
+  if (!(options.budget_seconds >= 0)) refuse("budget_seconds", options.budget_seconds, "0 or more");
+  if (options.busy_neighbours < 0) refuse("busy_neighbours", options.busy_neighbours, "0 or more");
+  // Below that, counted seconds could overflow.
+  const double flops = options.flops_per_second;
+  if (!(flops >= 1e-3) || !std::isfinite(flops)) refuse("flops_per_second", flops, "a number, 0.001 or more");
+}
+
+at::Tensor checked_loss(const at::Tensor& loss) {
+  if (loss.defined() && loss.numel() == 1) return loss;
+  throw InvalidArgument("the loss to profile must be a scalar; reduce it, with mean() for example");
+}
+
 // One pass over all layers.
 class Pass {
  public:
@@ -77,7 +95,7 @@ class Pass {
     }
     result.skips = tracer_.finish(/*complete=*/true);
     if (options_.loss && kind_ != PassKind::kTrace) {
-      const auto loss = [&](const Tensors& outputs) { return Tensors{options_.loss(outputs)}; };
+      const auto loss = [&](const Tensors& outputs) { return Tensors{checked_loss(options_.loss(outputs))}; };
       result.measures.push_back(meter_.run(loss, {}, std::move(tensors), {}));
     }
     return result;
@@ -198,9 +216,7 @@ Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::u
 
 Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
                        ProfilerPosition& position) {
-  if (options.busy_neighbours < 0) {
-    throw InvalidArgument(fmt::format("busy_neighbours is {}; it must be 0 or more", options.busy_neighbours));
-  }
+  check(options);
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();
@@ -213,7 +229,7 @@ Profile profile_layers(const LayerSource& source, const MicroBatch& sample, cons
   }
   std::vector<std::vector<LayerMeasure>> passes;
   const bool counts = is_on_meta(sample);  // then seconds are always the same
-  const int repeats = counts ? 1 : std::max(options.repeats, 1);
+  const int repeats = counts ? 1 : options.repeats;
   const BusyNeighbours neighbours(counts ? 0 : options.busy_neighbours);
   for (int pass = 0; pass < repeats && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
     passes.push_back(Pass(source, sample, options, PassKind::kSeconds, position).run().measures);

@@ -37,12 +37,14 @@ struct ProfileOptions {
 //
 // With a sample on the Meta device (torch::kMeta) the layers are built there, too: nothing has data or takes memory, bytes are
 // those of the same run on the CPU (without what convolutions need for scratch), and seconds are counted from floating-point
-// operations. So a model that exists only on paper can be planned.
+// operations. So a model that exists only on paper can be planned. Each layer is made on the CPU, unfilled, and moved: the
+// parameters of one layer must fit the address space.
 //
 // weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its layers.
 //
-// Throws InvalidArgument for an empty chain or sample or less than no neighbours, SkipError that lists every skip which is stashed or popped twice, never
-// popped, or popped before it is stashed; what a layer throws passes through.
+// Throws InvalidArgument for an empty chain or sample, numbers that make no sense or a loss that is no scalar; SkipError that
+// lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what a layer throws passes
+// through.
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options = {});
 

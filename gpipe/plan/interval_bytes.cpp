@@ -32,7 +32,7 @@ std::vector<int> furthest(int num_layers, const Fits& does_fit) {
 }  // namespace
 
 IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : optimizer_slots_(optimizer_slots) {
-  parameters_ = {0};
+  gradients_ = {0};
   other_statics_ = {0};
   activations_ = {0};
   input_ = {0};
@@ -47,8 +47,8 @@ IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : opti
     first_working_.push_back(gpipe::forward_working_bytes(profile.layers, index, index));
     forward.push_back(activations_.back() + gpipe::forward_working_bytes(layer));
     backward.push_back(activations_.back() + gpipe::backward_working_bytes(layer));
-    parameters_.push_back(parameters_.back() + layer.parameter_bytes);
-    other_statics_.push_back(other_statics_.back() + gradient_bytes(layer) + layer.buffer_bytes);
+    gradients_.push_back(gradients_.back() + gradient_bytes(layer));
+    other_statics_.push_back(other_statics_.back() + layer.parameter_bytes + layer.buffer_bytes);
     activations_.push_back(activations_.back() + layer.activation_bytes);
     input_.push_back(layer.output_bytes + passing_.crossing(static_cast<int>(input_.size())));
     kept_.push_back(layer.kept_output_bytes);
@@ -84,9 +84,9 @@ std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int 
 }
 
 std::int64_t IntervalBytes::least_bytes(bool is_at_work, int begin, int end) const {
-  const Int128 parameters = Int128{1 + std::int64_t{optimizer_slots_}} * (parameters_[end] - parameters_[begin]);
+  const Int128 trained = Int128{1 + std::int64_t{optimizer_slots_}} * (gradients_[end] - gradients_[begin]);
   const Int128 working = is_at_work ? Int128{backward_working_bytes(begin, end)} + kept_[begin] : 0;
-  return saturated(parameters + (other_statics_[end] - other_statics_[begin]) + working);
+  return saturated(trained + (other_statics_[end] - other_statics_[begin]) + working);
 }
 
 std::vector<int> IntervalBytes::furthest_ends(const std::vector<Live>& live, std::int64_t limit_bytes) const {

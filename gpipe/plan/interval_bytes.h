@@ -39,8 +39,8 @@ class IntervalBytes {
   std::int64_t backward_working_bytes(int begin, int end) const;
 
   int optimizer_slots_;
-  std::vector<std::int64_t> parameters_;     // prefix sums over the layers
-  std::vector<std::int64_t> other_statics_;  // prefix sums over the layers: gradients and buffers
+  std::vector<std::int64_t> gradients_;      // prefix sums over the layers; optimizer state is a multiple of them
+  std::vector<std::int64_t> other_statics_;  // prefix sums over the layers: parameters and buffers
   std::vector<std::int64_t> activations_;    // prefix sums over the layers
   std::vector<std::int64_t> input_;          // what crosses boundary b: the activation and the skips
   std::vector<std::int64_t> kept_;           // of the activation that crosses boundary b

@@ -58,7 +58,7 @@ struct Partition {
 // A stage of layers [begin, end) holds at most
 //   static + the most, over `live`, of (activations - 1) · (A + kept) + inputs · I + (work if activations >= 1)
 // One micro-batch is worked on, the others are held:
-//   static = parameter_bytes · (1 + optimizer_slots) + gradient_bytes + buffer_bytes
+//   static = parameter_bytes + gradient_bytes · (1 + optimizer_slots) + buffer_bytes
 //   A      = activation_bytes, without kept_output_bytes of layer end-1 unless the model ends there: the next stage
 //            receives that tensor, and it counts as its input from then on
 //   I      = output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it

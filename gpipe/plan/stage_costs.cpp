@@ -28,8 +28,8 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     costs.backward_working_bytes =
         std::max(costs.backward_working_bytes, costs.activation_bytes + backward_working_bytes(layer));
     costs.activation_bytes += layer.activation_bytes;
-    static_bytes += Int128{layer.parameter_bytes} * (Int128{1} + optimizer_slots);
-    static_bytes += Int128{gradient_bytes(layer)} + layer.buffer_bytes;
+    static_bytes += Int128{gradient_bytes(layer)} * (Int128{1} + optimizer_slots);
+    static_bytes += Int128{layer.parameter_bytes} + layer.buffer_bytes;
   }
   costs.recompute_seconds = costs.forward_seconds;
   costs.static_bytes =

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <optional>
 #include <utility>
 
@@ -74,9 +75,9 @@ std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_
   add("1f1b", 1);
   add("gpipe", 1);
   constexpr int kMostChunks = 4;
-  for (int chunks = 2; chunks <= std::max(kMostChunks, options.chunks); ++chunks) {
-    if (options.num_stages < 2 || static_cast<std::size_t>(options.num_stages) * chunks > num_layers) continue;
-    add("interleaved", chunks);
+  const std::size_t most = options.num_stages < 2 ? 0 : num_layers / static_cast<std::size_t>(options.num_stages);
+  for (std::size_t chunks = 2; chunks <= most; ++chunks) {
+    if (chunks <= kMostChunks || options.chunks != 0) add("interleaved", static_cast<int>(chunks));
   }
   if (choices.empty()) {
     throw InvalidArgument(
@@ -89,6 +90,16 @@ std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_
 std::string modes_text(const std::vector<Recompute>& modes) {
   const bool is_one = std::all_of(modes.begin(), modes.end(), [&](Recompute mode) { return mode == modes.front(); });
   return is_one ? name(modes.front()) : kPerStage;
+}
+
+// At most the largest number.
+std::int64_t plus(std::int64_t a, std::int64_t b) {
+  std::int64_t sum = 0;
+  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<std::int64_t>::max() : sum;
+}
+std::int64_t times(std::int64_t a, int b) {
+  std::int64_t product = 0;
+  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
 }
 
 // One row of the table, and what it takes to make the plan of it.
@@ -181,10 +192,19 @@ class Candidates {
     } catch (const InfeasibleError& error) {
       Found refused;
       refused.candidate = describe(options_, modes_text(modes));
-      if (refused.candidate.recompute == kPerStage) return;                       // it is one of many
-      refused.candidate.missing_bytes = error.missing_bytes() * options_.chunks;  // the error is about a stage
+      if (refused.candidate.recompute == kPerStage && options_.recompute_by_stage.empty()) return;  // one of many
+      refused.candidate.missing_bytes = times(error.missing_bytes(), options_.chunks);  // the error is about a stage
       add(std::move(refused));
+      if (options_.chunks > 1) try_unequal_shares(options);
     }
+  }
+
+  // The stages of a worker need not have equal shares of its memory, as the cut has it.
+  void try_unequal_shares(PlanOptions options) {
+    options.memory_limit_bytes.reset();
+    std::optional<Trial> trial = trials_.run(partitioned_plan(profile_, options).layers_per_stage);
+    keep(trial);
+    if (trial) add(fitting(options_, *std::move(trial)));
   }
 
   // One row for each kind of recompute: the fastest.
@@ -267,7 +287,7 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
   add(partitioned_plan(profile, options).layers_per_stage);
   if (missing_bytes > 0) {
     options.recompute = Recompute::kAlways;
-    options.memory_limit_bytes = limit_bytes + missing_bytes;
+    options.memory_limit_bytes = plus(limit_bytes, missing_bytes);
     try {
       add(partitioned_plan(profile, options, /*find_smallest=*/false).layers_per_stage);
     } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then it is not one of them
@@ -306,17 +326,19 @@ std::string describe(const PlanCandidate& candidate) {
                      candidate.num_micro_batches, candidate.num_micro_batches == 1 ? "" : "es", candidate.recompute);
 }
 
-// The error of the candidate that lacks least.
+// The error of the candidate that lacks least. REQUIRES: all of them do not fit, and there is one.
 [[noreturn]] void fail_infeasible(const Profile& profile, const std::vector<PlanOptions>& choices,
                                   const std::vector<Found>& all) {
   const auto nearest = std::min_element(all.begin(), all.end(), [](const Found& a, const Found& b) {
     return a.candidate.missing_bytes < b.candidate.missing_bytes;
   });
   PlanOptions options = choices[nearest->choice];
-  if (options.recompute == Recompute::kAuto) options.recompute = parse_recompute(nearest->candidate.recompute);
+  const bool leaves_recompute = options.recompute == Recompute::kAuto && options.recompute_by_stage.empty();
+  if (leaves_recompute) options.recompute = parse_recompute(nearest->candidate.recompute);
   try {
     partitioned_plan(sized(profile, options), options);
   } catch (const InfeasibleError& error) {
+    if (all.size() == 1) throw;
     throw InfeasibleError(fmt::format("none of {} candidates fits; the nearest is {}: {}", all.size(),
                                       describe(nearest->candidate), error.what()),
                           error.missing_bytes(), error.smallest_num_stages());
@@ -324,23 +346,27 @@ std::string describe(const PlanCandidate& candidate) {
   throw Error("a plan that did not fit now does; please report this");
 }
 
+// The exact cut for another objective than the step.
+PlanSearch cut_only(const Profile& profile, const PlanOptions& options) {
+  PlanSearch result;
+  result.best = partitioned_plan(sized(profile, options), options);
+  predict(result.best);
+  const std::vector<std::int64_t>& peaks = result.best.predicted_peak_bytes;
+  const std::vector<Recompute> modes =
+      options.recompute_by_stage.empty() ? std::vector<Recompute>{options.recompute} : options.recompute_by_stage;
+  PlanOptions chosen = options;
+  chosen.chunks = result.best.chunks;
+  result.candidates.push_back(
+      fitting(chosen, {result.best.layers_per_stage, modes, result.best.predicted_step_seconds, peaks}).candidate);
+  return result;
+}
+
 }  // namespace
 
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
   check(options);
+  if (is_fixed(options) && options.objective != Objective::kMakespan) return cut_only(profile, options);
   PlanSearch result;
-  if (is_fixed(options)) {
-    result.best = partitioned_plan(sized(profile, options), options);
-    predict(result.best);
-    const std::vector<std::int64_t>& peaks = result.best.predicted_peak_bytes;
-    const std::vector<Recompute> modes =
-        options.recompute_by_stage.empty() ? std::vector<Recompute>{options.recompute} : options.recompute_by_stage;
-    PlanOptions chosen = options;
-    chosen.chunks = result.best.chunks;
-    result.candidates.push_back(
-        fitting(chosen, {result.best.layers_per_stage, modes, result.best.predicted_step_seconds, peaks}).candidate);
-    return result;
-  }
   std::vector<PlanOptions> choices;
   std::vector<Found> all;
   for (const int num_micro_batches : micro_batch_choices(options)) {

@@ -29,12 +29,12 @@ struct PlanSearch {
 
 // Note [Candidates]
 // What is left to choose is tried in all combinations:
-//   num_micro_batches  1, 2, 4, ... up to mini_batch_samples
+//   num_micro_batches  1, 2, 4, ... up to mini_batch_samples, at most 4096
 //   schedule           1f1b, gpipe, and interleaved with 2 to 4 chunks where there are enough layers and it exists
 //   recompute          never, except-last, always, each for all stages; and per stage, the least that fits
 // Each of them is cut exactly, for the objective, and simulated; per stage, so that the slowest stage is the fastest. These
 // cuts are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over the
-// boundaries. A stage that fits without recompute does not recompute: a step never gets faster by
+// boundaries. So is the one cut if nothing is left to choose, unless the objective is another than the step. A stage that fits without recompute does not recompute: a step never gets faster by
 // doing more. With several stages a worker, it takes the modes that recompute the least seconds.
 //
 // If recompute is left to choose and memory is limited, the four nearest choices of micro-batches and schedule are then
@@ -45,7 +45,7 @@ struct PlanSearch {
 // partitioned_plan does; to choose num_micro_batches takes mini_batch_samples.
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options);
 
-// The best of them. If nothing is left to choose, the partitioned_plan, with its step predicted.
+// The best of them.
 Plan plan(const Profile& profile, const PlanOptions& options);
 
 // A table of the candidates, best first: predicted step, fullest worker, and what those lack that do not fit.

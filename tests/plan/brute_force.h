@@ -52,8 +52,8 @@ inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, con
   std::int64_t kept_inputs = begin > 0 ? profile.layers[begin - 1].kept_output_bytes : 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = profile.layers[index];
-    weights += layer.parameter_bytes * (1 + optimizer_slots) + layer.buffer_bytes;
-    weights += layer.gradient_bytes ? *layer.gradient_bytes : layer.parameter_bytes;
+    weights += layer.parameter_bytes + layer.buffer_bytes;
+    weights += (layer.gradient_bytes ? *layer.gradient_bytes : layer.parameter_bytes) * (1 + optimizer_slots);
     std::int64_t in_forward = activations + layer.forward_working_bytes.value_or(layer.activation_bytes);
     if (index == begin && begin > 0 && layer.forward_working_bytes) {
       in_forward = std::max(in_forward + kept_inputs - inputs, layer.activation_bytes);

@@ -189,11 +189,11 @@ TEST(Plan, FitsTheLimitOfEveryWorkerForEverySchedule) {
     for (const Recompute mode : {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways}) {
       PlanOptions options = options_for(3, 7, info.name);
       options.recompute = mode;
-      Profile profile = equal_layers(20);
+      Profile profile = equal_layers(13);
       profile.layers[0].activation_bytes = 0;
       profile.skips = {{"residual", 3, 12, 50}};
       const std::int64_t unlimited = fullest_worker(plan(profile, options), options);
-      for (std::int64_t limit = unlimited / 2; limit < 2 * unlimited; limit += unlimited / 10) {
+      for (std::int64_t limit = unlimited / 2; limit < 2 * unlimited; limit += unlimited / 3) {
         options.memory_limit_bytes = limit;
         try {
           EXPECT_LE(fullest_worker(plan(profile, options), options), limit) << info.name;
@@ -204,7 +204,7 @@ TEST(Plan, FitsTheLimitOfEveryWorkerForEverySchedule) {
       }
     }
   }
-  EXPECT_GT(num_plans, 200);
+  EXPECT_GT(num_plans, 60);
 }
 
 TEST(StageCosts, AreTheSumsOfTheirLayers) {
@@ -253,7 +253,7 @@ TEST(StageCosts, AnOutputThatIsKeptBelongsToTheNextStage) {
   profile.layers[2].forward_working_bytes = 1150;  // among it the input, of which 940 are not kept
   profile.skips = {{"into", 1, 2, 8}};
   const Costs costs = stage_costs(profile, {2, 2}, {}, 1);
-  EXPECT_EQ(costs.stages[0].static_bytes, 2 * (20 + 3 + 5));
+  EXPECT_EQ(costs.stages[0].static_bytes, 2 * (10 + 2 * 3 + 5));
   EXPECT_EQ(costs.stages[0].activation_bytes, 200 - 60);
   EXPECT_EQ(costs.stages[0].forward_working_bytes, 350);  // more than 100 + 170
   EXPECT_EQ(costs.stages[0].backward_working_bytes, 100 + 210);
@@ -307,7 +307,7 @@ TEST(PartitionFor, ASchedulesOwnListsGivesWhatItsNameGives) {
     std::vector<int> layers;
     for (const PartitionStage& stage : partition_for(equal_layers(8), schedule, {}).stages)
       layers.push_back(stage.num_layers);
-    EXPECT_EQ(layers, plan(equal_layers(8), options).layers_per_stage) << name;
+    EXPECT_EQ(layers, partitioned_plan(equal_layers(8), options).layers_per_stage) << name;
   }
 }
 

@@ -168,6 +168,91 @@ TEST(Planner, EqualsBruteForceOverSchedulesToo) {
   EXPECT_GT(interleaved, 5);
 }
 
+TEST(Planner, WithNothingLeftToChooseThePartitionStillEqualsBruteForce) {
+  int found = 0;
+  int unlike_the_formula = 0;
+  for (unsigned seed = 0; seed < 200; ++seed) {
+    RandomModel model(seed);
+    PlanOptions options = model.options;
+    options.schedule = seed % 2 == 0 ? "1f1b" : "gpipe";
+    options.recompute = kModes[seed % 3];
+    options.num_micro_batches = 1 + static_cast<int>(seed % 5);
+    options.mini_batch_samples = 0;
+    const Schedule schedule = with_recompute(
+        make_schedule(options.schedule, options.num_stages, options.num_micro_batches), options.recompute);
+    double expected = kNone;
+    std::vector<int> sizes;
+    test::for_each_partition(
+        static_cast<int>(model.profile.layers.size()), options.num_stages, sizes, [&](const std::vector<int>& layers) {
+          const Costs costs = stage_costs(model.profile, layers, options.link, options.optimizer_slots);
+          const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes(costs));
+          const std::int64_t most = *std::max_element(peaks.begin(), peaks.end());
+          if (most > options.memory_limit_bytes.value_or(most)) return;
+          expected = std::min(expected, simulate(schedule, costs).makespan_seconds);
+        });
+    try {
+      const Plan best = plan(model.profile, options);
+      EXPECT_NEAR(best.predicted_step_seconds, expected, 1e-9 * expected) << "seed " << seed;
+      ++found;
+      if (best.layers_per_stage != partitioned_plan(model.profile, options).layers_per_stage) ++unlike_the_formula;
+    } catch (const InfeasibleError&) {
+      EXPECT_EQ(expected, kNone) << "seed " << seed;
+    }
+  }
+  EXPECT_GT(found, 100);
+  EXPECT_GT(unlike_the_formula, 3);
+}
+
+TEST(Planner, GivenModesThatDoNotFitAreRefused) {
+  PlanOptions options = all_open(2, 8);
+  options.schedule = "1f1b";
+  options.recompute = Recompute::kNever;
+  options.recompute_by_stage = {Recompute::kNever, Recompute::kAlways};
+  options.memory_limit_bytes = 1;
+  EXPECT_THROW(plan(equal_layers(4), options), InfeasibleError);
+}
+
+TEST(Planner, MoreChunksThanThereAreLayersAreRefused) {
+  PlanOptions options = all_open(2, 8);
+  options.chunks = std::numeric_limits<int>::max();
+  EXPECT_THROW(plan(equal_layers(4), options), InvalidArgument);
+}
+
+TEST(Planner, BytesBeyondTheLargestNumberAreRefusedAsTooMany) {
+  Profile profile = equal_layers(8);
+  for (LayerProfile& layer : profile.layers) layer.parameter_bytes = std::int64_t{1} << 59;
+  PlanOptions options = all_open(2, 8);
+  options.schedule = "interleaved";
+  options.optimizer_slots = std::numeric_limits<int>::max();
+  options.memory_limit_bytes = 1000;
+  options.rematerialize = true;
+  EXPECT_THROW(plan(profile, options), InfeasibleError);
+}
+
+TEST(Planner, StagesOfAWorkerMayHaveUnequalSharesOfItsMemory) {
+  Profile profile = equal_layers(4);
+  profile.layers[0].parameter_bytes = 4000;
+  PlanOptions options = all_open(2, 0);
+  options.num_micro_batches = 4;
+  options.schedule = "interleaved";
+  options.recompute = Recompute::kNever;
+  const std::vector<std::int64_t> peaks = plan(profile, options).predicted_peak_bytes;
+  options.memory_limit_bytes = *std::max_element(peaks.begin(), peaks.end());
+  EXPECT_THROW(partitioned_plan(profile, options), InfeasibleError);
+  EXPECT_EQ(plan(profile, options).predicted_peak_bytes, peaks);
+}
+
+TEST(Planner, FrozenWeightsHaveNoOptimizerState) {
+  Profile profile = equal_layers(1);
+  profile.layers[0].parameter_bytes = 100;
+  profile.layers[0].gradient_bytes = 40;
+  PlanOptions options;
+  options.optimizer_slots = 2;
+  const std::int64_t with_state = plan(profile, options).predicted_peak_bytes.front();
+  options.optimizer_slots = 0;
+  EXPECT_EQ(with_state - plan(profile, options).predicted_peak_bytes.front(), 2 * 40);
+}
+
 TEST(Planner, NoStageRecomputesThatFitsWithout) {
   int recomputing = 0;
   for (unsigned seed = 0; seed < 400; ++seed) {

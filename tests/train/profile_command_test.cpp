@@ -1,0 +1,26 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "run_command.h"
+
+namespace gpipe::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(ProfileCommand, RefusesOptionsWithoutEffectAndInputsThatDoNotFit) {
+  const Outcome flops = run_gpipe({"profile", "--model", "resnet18", "--flops", "1e12"});
+  EXPECT_EQ(flops.exit_code, 2);
+  EXPECT_THAT(flops.err, AllOf(HasSubstr("--flops counts on paper only"), HasSubstr("--on-paper")));
+  const Outcome neighbours = run_gpipe({"profile", "--model", "resnet18", "--busy-neighbours", "1", "--on-paper"});
+  EXPECT_EQ(neighbours.exit_code, 2);
+  EXPECT_THAT(neighbours.err, HasSubstr("leave out --busy-neighbours or --on-paper"));
+  const Outcome small = run_gpipe({"profile", "--model", "resnet18", "--image", "1", "--samples", "1"});
+  EXPECT_EQ(small.exit_code, 2);
+  EXPECT_THAT(small.err, AllOf(HasSubstr("resnet18 does not run on what it was given, tensors of [1, 3, 1, 1]"),
+                               HasSubstr("try another --image")));
+}
+
+}  // namespace
+}  // namespace gpipe::cli
