@@ -13,6 +13,7 @@
 #include "gpipe/execute/blas.h"
 #include "gpipe/execute/rematerialized_layers.h"
 #include "gpipe/execute/step_in_flight.h"
+#include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/plan/plan.h"
@@ -249,7 +250,24 @@ int PipelineImpl::stage_of(int layer) const {
   return 0;
 }
 
-Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds) {
+Profile PipelineImpl::measure_layers(const MicroBatch& sample, const StageLoss& loss) {
+  bool in_loss = false;
+  if (loss) {
+    // What it throws, the step itself will throw, and say more about it.
+    const StageLoss tried = [&](int micro_batch, const Tensors& outputs) {
+      in_loss = true;
+      return loss(micro_batch, outputs);
+    };
+    try {
+      return look_at_layers(sample, /*with_seconds=*/true, tried);
+    } catch (const ActionError&) {
+      if (!in_loss) throw;
+    }
+  }
+  return look_at_layers(sample, /*with_seconds=*/true);
+}
+
+Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds, const StageLoss& loss) {
   LayerSource source;
   for (const ChainLayer& layer : layers_) source.names.push_back(layer.name);
   source.layer = [this](int layer) { return layers_[layer]; };
@@ -258,6 +276,15 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
   options.repeats = 3;
   options.budget_seconds = 2;
   options.count_bytes = options_.measure_memory() || options_.recompute() == Recompute::kAuto;
+  if (loss) {
+    options.loss = [&](const Tensors& outputs) {
+      LayerRun run;
+      run.seed = options_.seed();
+      run.layer = num_layers();
+      const LayerScope scope(run);
+      return loss(0, outputs);
+    };
+  }
   Profile profile;
   const at::ThreadLocalState caller;
   const auto run = [&](int worker) {
@@ -292,10 +319,10 @@ void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
   skips_[training] = std::move(skips);
 }
 
-void PipelineImpl::split_by_profile(const MicroBatch& sample) {
-  profile_ = look_at_layers(sample, /*with_seconds=*/true);
+void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& loss) {
+  profile_ = measure_layers(sample, loss);
   set_skips(is_training(), profile_.skips);
-  if (options_.recompute() == Recompute::kAuto) return choose_by_profile();
+  if (!options_.custom_schedule()) return choose_by_profile();
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
     layers_per_stage_.push_back(stage.num_layers);
@@ -308,12 +335,22 @@ void PipelineImpl::choose_by_profile() {
   options.num_micro_batches = options_.num_micro_batches();
   options.schedule = options_.schedule();
   options.chunks = options_.chunks_per_worker();
-  options.recompute = Recompute::kAuto;
+  options.recompute = options_.recompute();
+  options.recompute_by_stage = options_.recompute_by_stage();
   options.optimizer_slots = options_.optimizer_slots();
   if (options_.memory_limit_bytes() > 0) options.memory_limit_bytes = options_.memory_limit_bytes();
   options.rematerialize = !share_a_parameter(layers_);
-  const Plan chosen = plan(profile_, options);
+  const bool leaves_recompute = options.recompute == Recompute::kAuto;
+  Plan chosen;
+  try {
+    chosen = plan(profile_, options);
+  } catch (const InfeasibleError&) {
+    if (leaves_recompute) throw;
+    options.memory_limit_bytes.reset();  // a prediction: the step itself will show whether it fits
+    chosen = plan(profile_, options);
+  }
   layers_per_stage_ = chosen.layers_per_stage;
+  if (!leaves_recompute) return;
   rematerialization_ = chosen.rematerialization;
   recompute_by_stage_ = chosen.recompute_by_stage;
   if (recompute_by_stage_.empty()) recompute_by_stage_.assign(layers_per_stage_.size(), chosen.recompute);
@@ -359,14 +396,15 @@ Schedule PipelineImpl::make_schedule(int num_micro_batches, StepMode mode) const
   return with_recompute(std::move(schedule), has_a_mode ? options_.recompute() : Recompute::kNever);
 }
 
-PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, StepMode mode) {
+PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batches, StepMode mode,
+                                       const StageLoss& loss) {
   const int count = static_cast<int>(micro_batches.size());
   const auto key = std::make_tuple(count, mode, is_training());
   const auto found = pools_.find(key);
   if (found != pools_.end()) return found->second;
   if (layers_per_stage_.empty()) {
     make_schedule(count, mode);  // throws if there is none, before the layers are run
-    split_by_profile(micro_batches.front());
+    split_by_profile(micro_batches.front(), loss);
   }
   Pool made;
   made.schedule = make_schedule(count, mode);

@@ -61,9 +61,10 @@ struct PipelineOptions {
   // parse_rematerialization. Where a stage recomputes as well, this is how its recompute runs. In training only, as
   // recompute is. Needs balance, if there are several stages. Empty: none.
   TORCH_ARG(std::vector<Rematerialization>, rematerialization) = {};
-  // Tensors of optimizer state a parameter, which kAuto leaves room for: 0 SGD, 1 momentum or RMSprop, 2 Adam.
+  // Tensors of optimizer state a parameter, to leave room for if layers are split within a limit: 0 SGD, 1 momentum or RMSprop, 2 Adam.
   TORCH_ARG(int, optimizer_slots) = 2;
-  // Layers per stage. Empty: the first batch is profiled, and the layers are split so that a step takes the least time.
+  // Layers per stage. Empty: the first batch is profiled, for which its first micro-batch is run some times, with the loss, and
+  // the layers are split so that a step takes the least time and, if that can be, each stage stays within memory_limit_bytes.
   TORCH_ARG(std::vector<int>, balance) = {};
   // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
   TORCH_ARG(std::vector<torch::Device>, devices) = {};
@@ -206,13 +207,15 @@ class PipelineImpl : public torch::nn::Module {
   // Throws InvalidArgument if there are several.
   static const at::Tensor& only(const Tensors& outputs);
   // Runs the layers one after the other on the first worker; throws as a step does.
-  Profile look_at_layers(const MicroBatch& sample, bool with_seconds);
+  // With their seconds and with the loss, if there is one that goes well.
+  Profile measure_layers(const MicroBatch& sample, const StageLoss& loss);
+  Profile look_at_layers(const MicroBatch& sample, bool with_seconds, const StageLoss& loss = {});
   void trace_skips(const MicroBatch& sample);
   void set_skips(bool training, std::vector<SkipProfile> skips);
-  void split_by_profile(const MicroBatch& sample);
+  void split_by_profile(const MicroBatch& sample, const StageLoss& loss);
   void choose_by_profile();
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
-  Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode);
+  Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode, const StageLoss& loss);
   std::unique_ptr<Assembly> take(Pool& pool);
   // Stage 0 before there are stages.
   int stage_of(int layer) const;

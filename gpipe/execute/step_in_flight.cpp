@@ -45,7 +45,7 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro
   settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss);
   for (const Tie& tie : pipeline.ties_) relink(tie);
-  pool_ = &pipeline.pool(settings_.micro_batches, mode);
+  pool_ = &pipeline.pool(settings_.micro_batches, mode, settings_.loss);
   for (const Tie& tie : pipeline.ties_) relink(tie);  // the layers may have been placed on devices just now
   for (const MicroBatch& micro_batch : settings_.micro_batches) {
     for (const at::Tensor& tensor : micro_batch.tensors) {

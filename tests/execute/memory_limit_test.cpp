@@ -196,6 +196,18 @@ TEST(MemoryLimit, HoldsForTheDropInModuleToo) {
               ::testing::ThrowsMessage<OutOfMemoryError>(HasSubstr("(layers ")));
 }
 
+TEST(MemoryLimit, DoesNotCountTheOutputsOfAnEvaluationThatTheCallerGets) {
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("narrow", 8, 8);
+  chain.add<torch::nn::Linear>("wide", 8, 4096);
+  const at::Tensor input = torch::randn({64, 8});
+  Pipeline pipeline(chain,
+                    PipelineOptions(2).num_micro_batches(16).balance({1, 1}).memory_limit_bytes(std::int64_t{1} << 19));
+  pipeline->eval();
+  const at::NoGradGuard no_grad;
+  EXPECT_EQ(pipeline->forward(input).size(1), 4096);  // 1 MiB in all, 64 KiB at a time
+}
+
 TEST(MemoryLimit, LetsThroughWhatFits) {
   const Example example = transformer();
   const Case settings{"1f1b", Recompute::kAlways, {3, 3, 4}};

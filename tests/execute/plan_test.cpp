@@ -91,7 +91,6 @@ TEST(PlanTest, AutoDropsOnlyWhatTheMemoryLimitAsksFor) {
   roomy->train_step(model.input, model.target, model.loss);
   EXPECT_THAT(roomy->recompute_by_stage(), Each(Recompute::kNever));
 
-  // The loss is not in the profile of the first batch: some room for it.
   const std::int64_t limit = least_bytes_without_recompute(model) - 1;
   Pipeline tight(model.chain, PipelineOptions(options).memory_limit_bytes(limit));
   tight->train_step(model.input, model.target, model.loss);
@@ -103,6 +102,76 @@ TEST(PlanTest, AutoDropsOnlyWhatTheMemoryLimitAsksFor) {
   for (std::size_t index = 0; index < got.size(); ++index) {
     EXPECT_TRUE(torch::equal(got[index], expected[index])) << index;
   }
+}
+
+// A head whose outputs, and what the loss makes of them, are most of the memory.
+struct WideHead {
+  WideHead() {
+    for (int layer = 0; layer < 4; ++layer) chain.add<test::FeedForwardBlock>("block" + std::to_string(layer), 32, 0.1);
+    chain.add<torch::nn::Linear>("head", 32, 4000);
+  }
+  StepResult step(Pipeline& pipeline) const { return pipeline->train_step(input, target, test::cross_entropy); }
+
+  LayerChain chain;
+  at::Tensor input = torch::randn({64, 32});
+  at::Tensor target = torch::randint(4000, {64}, torch::kLong);
+};
+
+TEST(PlanTest, AutoLeavesRoomForTheLoss) {
+  const WideHead model;
+  Pipeline measuring(model.chain,
+                     PipelineOptions(2).num_micro_batches(8).recompute(Recompute::kAlways).measure_memory(true));
+  model.step(measuring);
+  std::int64_t limit = 0;
+  for (const StageMemory& stage : model.step(measuring).memory) limit = std::max(limit, stage.peak_bytes);
+  // From what always does, with the loss, up to more than enough: what is chosen fits.
+  for (int step = 0; step < 5; ++step) {
+    Pipeline pipeline(model.chain, PipelineOptions(2)
+                                       .num_micro_batches(8)
+                                       .recompute(Recompute::kAuto)
+                                       .optimizer_slots(0)
+                                       .memory_limit_bytes(limit + limit * (1 + 2 * step) / 16));
+    for (int repeat = 0; repeat < 2; ++repeat) EXPECT_NO_THROW(model.step(pipeline)) << step;
+  }
+}
+
+TEST(PlanTest, WithoutABalanceALimitThatCanBeKeptIsKept) {
+  // The tables at the front are large and take no time: cut by time alone, all of them are on the first stage, with more.
+  LayerChain chain;
+  chain.add<torch::nn::Embedding>("table", 20000, 64);
+  for (int layer = 0; layer < 7; ++layer) chain.add<test::FeedForwardBlock>("block" + std::to_string(layer), 64, 0.0);
+  const at::Tensor input = torch::randint(20000, {16, 8}, torch::kLong);
+  const auto step = [&](Pipeline& pipeline) {
+    return pipeline->train_step(input, input,
+                                [](const at::Tensor& output, const at::Tensor&) { return output.pow(2).mean(); });
+  };
+  const auto peak_with = [&](const std::vector<int>& balance) {
+    Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(4).balance(balance).measure_memory(true));
+    step(pipeline);
+    std::int64_t most = 0;
+    for (const StageMemory& stage : step(pipeline).memory) most = std::max(most, stage.peak_bytes);
+    return most;
+  };
+  std::int64_t least = std::numeric_limits<std::int64_t>::max();
+  for (int first = 1; first < chain.size(); ++first) least = std::min(least, peak_with({first, chain.size() - first}));
+  Pipeline pipeline(chain,
+                    PipelineOptions(2).num_micro_batches(4).optimizer_slots(0).memory_limit_bytes(least + least / 20));
+  for (int repeat = 0; repeat < 2; ++repeat) EXPECT_NO_THROW(step(pipeline));
+}
+
+TEST(PlanTest, ALossThatThrowsIsReportedByTheStepItself) {
+  const WideHead model;
+  Pipeline pipeline(model.chain, PipelineOptions(2).num_micro_batches(4));
+  int calls = 0;
+  EXPECT_THAT(
+      [&] {
+        pipeline->train_step(model.input, model.target, [&](const at::Tensor&, const at::Tensor&) -> at::Tensor {
+          ++calls;
+          throw std::runtime_error("no such loss");
+        });
+      },
+      ::testing::ThrowsMessage<ActionError>(AllOf(HasSubstr("no such loss"), Not(HasSubstr("trial run")))));
+  EXPECT_GE(calls, 2);
 }
 
 TEST(PlanTest, AutoThatFitsNowhereSaysWhatIsMissing) {

@@ -86,6 +86,34 @@ struct BusyImpl : torch::nn::Module {
 };
 TORCH_MODULE(Busy);
 
+TEST(ProfilerTest, ALayerThatWorksInPlaceHasTheInputGradientOfOneThatDoesNot) {
+  const at::Tensor input = torch::zeros({4, 8}, torch::kMeta);
+  for (const bool in_place : {false, true}) {
+    LayerChain chain;
+    chain.add<torch::nn::Linear>("linear", 8, 8);
+    chain.add<torch::nn::ReLU>("relu", torch::nn::ReLUOptions(in_place));
+    const LayerProfile relu = gpipe::profile(chain, input).layers[1];
+    EXPECT_GT(relu.backward_seconds, 0) << in_place;
+    EXPECT_EQ(relu.input_grad_seconds, relu.backward_seconds) << in_place;
+  }
+}
+
+TEST(ProfilerTest, NumbersThatMakeNoSenseAreRefused) {
+  const test::TestModel model = test::mlp();
+  const auto refusal = [&](const ProfileOptions& options) {
+    EXPECT_THROW(gpipe::profile(model.chain, model.input, options), InvalidArgument);
+  };
+  ProfileOptions options;
+  options.repeats = 0;
+  refusal(options);
+  options = {};
+  options.flops_per_second = 0;
+  refusal(options);
+  options = {};
+  options.loss = [](const Tensors& outputs) { return outputs.front(); };
+  refusal(options);
+}
+
 TEST(ProfilerTest, BusyNeighboursChangeNothingButSeconds) {
   const test::TestModel model = test::unet();
   const Profile alone = gpipe::profile(model.chain, model.input);
