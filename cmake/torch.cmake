@@ -32,6 +32,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
+  gpipe/transport/c10d/exchange.cpp
   gpipe/transport/c10d/fingerprint.cpp
   gpipe/transport/c10d/gate.cpp
   gpipe/transport/c10d/handshake.cpp
@@ -43,19 +44,31 @@ add_library(gpipe_torch STATIC
   gpipe/transport/c10d/remote_flow.cpp
   gpipe/transport/c10d/socket.cpp
   gpipe/transport/c10d/store_server.cpp
+  gpipe/transport/c10d/testimony.cpp
+  gpipe/execute/all_ranks.cpp
   gpipe/execute/assembly.cpp
   gpipe/execute/caller_state.cpp
+  gpipe/execute/chosen_stages.cpp
+  gpipe/execute/clip_grad_norm.cpp
   gpipe/execute/dropped_layers.cpp
   gpipe/execute/freed_memory.cpp
   gpipe/execute/kept_inputs.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/pipeline_memory.cpp
+  gpipe/execute/pipeline_ranks.cpp
+  gpipe/execute/ranks.cpp
+  gpipe/execute/registration_order.cpp
   gpipe/execute/rematerialized_layers.cpp
+  gpipe/execute/skip_trial.cpp
   gpipe/execute/stage.cpp
+  gpipe/execute/step_call.cpp
   gpipe/execute/step_in_flight.cpp
+  gpipe/execute/step_report.cpp
+  gpipe/execute/tied_values.cpp
   gpipe/execute/train_step.cpp
 )
+set_source_files_properties(gpipe/execute/pipeline_ranks.cpp PROPERTIES COMPILE_DEFINITIONS GPIPE_VERSION="${PROJECT_VERSION}")
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)

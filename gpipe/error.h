@@ -128,8 +128,9 @@ class PeerError : public Error {
  public:
   // "rank 1 (host beta, stage 1), activation 0 -> 1, micro-batch 3: `what`"
   PeerError(PeerPlace place, const std::string& what)
-      : Error(describe(place) + ": " + what), place_(std::move(place)) {}
+      : Error(describe(place) + ": " + what), place_(std::move(place)), reason_(what) {}
   const PeerPlace& place() const { return place_; }
+  const std::string& reason() const { return reason_; }  // without the place
 
  private:
   static std::string describe(const PeerPlace& place) {
@@ -142,6 +143,7 @@ class PeerError : public Error {
   }
 
   PeerPlace place_;
+  std::string reason_;
 };
 
 // What another rank sent is not what this one waits for.

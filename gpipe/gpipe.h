@@ -28,6 +28,7 @@
 
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/deferred_batch_norm.h"

@@ -104,7 +104,8 @@ Routes make_routes(const PartitionedModel& model) {
   return routes;
 }
 
-Assembly::Assembly(const PartitionedModel& model, const Schedule& schedule) {
+Assembly::Assembly(const PartitionedModel& model, const Schedule& schedule, const Ranks* ranks, int number)
+    : number_(number) {
   ValidateOptions options;
   options.routes = make_routes(model);
   std::vector<int> capacities;
@@ -113,28 +114,45 @@ Assembly::Assembly(const PartitionedModel& model, const Schedule& schedule) {
   for (const FlowCertificate& flow : validate(schedule, options).flows) {
     capacities.push_back(flow.free_capacity.value_or(flow.live_capacity));
   }
+  const FlowTable table = make_flow_table(schedule, options.routes);
   std::vector<Stage*> pointers;
-  for (StageParts& parts : make_parts(model, schedule, make_flow_table(schedule, options.routes))) {
-    stages_.push_back(std::make_unique<Stage>(std::move(parts)));
+  for (StageParts& parts : make_parts(model, schedule, table)) {
+    const bool is_here = ranks == nullptr || schedule.worker_of_stage[parts.index] == ranks->own_worker();
+    stages_.push_back(is_here ? std::make_unique<Stage>(std::move(parts)) : nullptr);
     pointers.push_back(stages_.back().get());
   }
-  executor_ = std::make_unique<Executor<Stage>>(schedule, options.routes, capacities, std::move(pointers));
+  if (ranks == nullptr) {
+    executor_ = std::make_unique<Executor<Stage>>(schedule, options.routes, capacities, std::move(pointers));
+    return;
+  }
+  std::size_t num_uses = model.skips.size();
+  for (const Tie& tie : model.ties) num_uses += tie.users.size();
+  executor_ = std::make_unique<Executor<Stage>>(
+      schedule, options.routes, ranks->connect(table, capacities, static_cast<int>(num_uses)), std::move(pointers));
 }
 
 void Assembly::begin_step(const StepSettings& settings) {
-  for (const auto& stage : stages_) stage->begin_step(settings);
+  for (const auto& stage : stages_) {
+    if (stage != nullptr) stage->begin_step(settings);
+  }
 }
 
 void Assembly::follow_caller() const {
-  for (const auto& stage : stages_) stage->follow_caller();
+  for (const auto& stage : stages_) {
+    if (stage != nullptr) stage->follow_caller();
+  }
 }
 
 void Assembly::lead_caller() const {
-  for (const auto& stage : stages_) stage->lead_caller();
+  for (const auto& stage : stages_) {
+    if (stage != nullptr) stage->lead_caller();
+  }
 }
 
 void Assembly::end_step() {
-  for (const auto& stage : stages_) stage->end_step();
+  for (const auto& stage : stages_) {
+    if (stage != nullptr) stage->end_step();
+  }
 }
 
 }  // namespace gpipe

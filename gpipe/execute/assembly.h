@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "gpipe/execute/executor.h"
+#include "gpipe/execute/ranks.h"
 #include "gpipe/execute/stage.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
@@ -33,12 +34,15 @@ Routes make_routes(const PartitionedModel& model);
 // Thread-compatible: runs one step at a time.
 class Assembly {
  public:
-  // Proves the schedule with the model's routes; throws ScheduleError, and as Stage does.
-  Assembly(const PartitionedModel& model, const Schedule& schedule);
+  // Proves the schedule with the model's routes; throws ScheduleError, and as Stage does. With `ranks` it has the stages of
+  // this rank only. `number` is the caller's.
+  Assembly(const PartitionedModel& model, const Schedule& schedule, const Ranks* ranks, int number);
 
-  Stage& first() { return *stages_.front(); }
-  Stage& last() { return *stages_.back(); }
-  Stage& stage(std::size_t index) { return *stages_[index]; }
+  int number() const { return number_; }
+  // Null if it is another rank's.
+  Stage* first() { return stages_.front().get(); }
+  Stage* last() { return stages_.back().get(); }
+  Stage* stage(std::size_t index) { return stages_[index].get(); }
   Executor<Stage>& executor() { return *executor_; }
 
   // REQUIRES: `settings` outlives the step.
@@ -49,7 +53,8 @@ class Assembly {
   void lead_caller() const;
 
  private:
-  std::vector<std::unique_ptr<Stage>> stages_;
+  const int number_;
+  std::vector<std::unique_ptr<Stage>> stages_;  // null: another rank's
   std::unique_ptr<Executor<Stage>> executor_;
 };
 

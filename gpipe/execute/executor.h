@@ -13,6 +13,7 @@
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/transport/channel.h"
+#include "gpipe/transport/flow_ends.h"
 
 namespace gpipe {
 
@@ -37,14 +38,22 @@ class Executor {
   using Message = typename Stage::Message;
   using Clock = std::chrono::steady_clock;
 
+  // All workers are in this process.
   // REQUIRES: `validate` has passed the schedule with these routes; capacities are live, one per flow; `stages` outlive the
   // executor, one per stage of the schedule.
   Executor(Schedule schedule, const Routes& routes, const std::vector<int>& capacities, std::vector<Stage*> stages)
-      : schedule_(std::move(schedule)), table_(make_flow_table(schedule_, routes)), stages_(std::move(stages)) {
-    for (const int capacity : capacities) channels_.push_back(std::make_unique<Channel<Message>>(capacity));
+      : Executor(std::move(schedule), routes, channels(capacities), std::move(stages)) {}
+
+  // The workers in this process are those of the stages that are not null; they take and put at `ends`.
+  Executor(Schedule schedule, const Routes& routes, FlowEnds<Message> ends, std::vector<Stage*> stages)
+      : schedule_(std::move(schedule)),
+        table_(make_flow_table(schedule_, routes)),
+        stages_(std::move(stages)),
+        ends_(std::move(ends)) {
     for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
       at_.push_back(std::make_unique<WorkerState>());
       last_backward_.emplace_back(find_last_backwards(worker));
+      if (is_here(worker)) workers_here_.push_back(worker);
     }
   }
 
@@ -54,14 +63,15 @@ class Executor {
   // Wraps what a worker does in a step, such as setting its thread-local state: calls its argument once.
   using Around = std::function<void(const std::function<void()>&)>;
 
-  // Runs one step on the workers, which are as many as the schedule's. The first error wins, every channel is cancelled, and
-  // it is rethrown as an ActionError; the executor can be used again.
+  // Runs one step on the workers, which are as many as the schedule has in this process; the others' spans are empty. The
+  // first error wins, every flow is cancelled, and it is rethrown as an ActionError, or as it is if it is a PeerError; the
+  // executor can be used again if all flows are inside the process.
   //
   // With a watchdog, a step in which no worker gets on for its time is cancelled, too: throws StuckError.
   Timeline run(
       Workers& workers, Phase phase = Phase::kAll, const Around& around = [](const auto& work) { work(); },
       const WatchdogOptions& watchdog = {}) {
-    for (const auto& channel : channels_) channel->reset();
+    for_each_end([](auto& end) { end.reset(); });
     for (const auto& at : at_) at->store(-1, WorkerState::kDone);
     Timeline timeline;
     timeline.name = schedule_.name;
@@ -70,10 +80,11 @@ class Executor {
     timeline.flows = table_.flows;
     timeline.workers.resize(schedule_.workers.size());
     const Clock::time_point start = Clock::now();
-    const auto cancel = [&] {
-      for (const auto& channel : channels_) channel->cancel();
+    const auto cancel = [&] { for_each_end([](auto& end) { end.cancel(); }); };
+    const auto work = [&](int index) {
+      const int worker = workers_here_[index];
+      around([&] { run_worker(worker, phase, start, timeline.workers[worker]); });
     };
-    const auto work = [&](int worker) { around([&] { run_worker(worker, phase, start, timeline.workers[worker]); }); };
     if (watchdog.seconds > 0) {
       Watchdog dog(watchdog.seconds, at_);
       workers.run(work, cancel, {watchdog.seconds / 4, [&] {
@@ -87,6 +98,33 @@ class Executor {
   }
 
  private:
+  static FlowEnds<Message> channels(const std::vector<int>& capacities) {
+    FlowEnds<Message> ends;
+    for (const int capacity : capacities) {
+      const auto channel = std::make_shared<Channel<Message>>(capacity);
+      ends.sinks.push_back(channel);
+      ends.sources.push_back(channel);
+    }
+    return ends;
+  }
+
+  template <typename Call>
+  void for_each_end(const Call& call) {
+    for (const auto& sink : ends_.sinks) {
+      if (sink != nullptr) call(*sink);
+    }
+    for (const auto& source : ends_.sources) {
+      if (source != nullptr) call(*source);
+    }
+  }
+
+  bool is_here(int worker) const {
+    for (int stage = 0; stage < schedule_.num_stages; ++stage) {
+      if (schedule_.worker_of_stage[stage] == worker && stages_[stage] != nullptr) return true;
+    }
+    return false;
+  }
+
   // The positions of its stages' last backwards among a worker's actions.
   std::vector<bool> find_last_backwards(int worker) const {
     const std::vector<Action>& actions = schedule_.workers[worker];
@@ -114,6 +152,8 @@ class Executor {
         if (last_backward_[worker][index]) give_tied(action.stage, *at_[worker]);
       } catch (const CancelledError&) {
         throw;
+      } catch (const PeerError&) {
+        throw;
       } catch (...) {
         throw_action_error(worker, action, stages_[action.stage]->failed_at());
       }
@@ -122,6 +162,8 @@ class Executor {
       try {
         settle(worker);
       } catch (const CancelledError&) {
+        throw;
+      } catch (const PeerError&) {
         throw;
       } catch (...) {
         throw_action_error(worker, actions.back(), "adding up tied gradients");
@@ -141,7 +183,7 @@ class Executor {
   void settle(int worker) {
     for (const int flow : table_.step_inputs[worker]) {
       at_[worker]->wait_for(flow, WorkerState::kTake);
-      stages_[table_.flows[flow].destination]->take_tied(table_.flows[flow].source, channels_[flow]->take());
+      stages_[table_.flows[flow].destination]->take_tied(table_.flows[flow].source, ends_.sources[flow]->take(0));
     }
     for (int stage = 0; stage < schedule_.num_stages; ++stage) {
       if (schedule_.worker_of_stage[stage] == worker) stages_[stage]->settle();
@@ -155,7 +197,7 @@ class Executor {
     Span span{action, 0, 0};
     switch (action.kind) {
       case ActionKind::kForward: {
-        std::vector<Message> inputs = take(flows.forward_inputs, at);
+        std::vector<Message> inputs = take(flows.forward_inputs, action.micro_batch, at);
         std::vector<Message> outputs(flows.forward_outputs.size());
         span.start_seconds = now();
         stage.forward(action.micro_batch, std::move(inputs), outputs);
@@ -164,7 +206,7 @@ class Executor {
         break;
       }
       case ActionKind::kBackward: {
-        std::vector<Message> inputs = take(flows.backward_inputs, at);
+        std::vector<Message> inputs = take(flows.backward_inputs, action.micro_batch, at);
         std::vector<Message> outputs(flows.backward_outputs.size());
         span.start_seconds = now();
         stage.backward(action.micro_batch, std::move(inputs), outputs);
@@ -184,12 +226,12 @@ class Executor {
     return span;
   }
 
-  std::vector<Message> take(const std::vector<int>& flows, WorkerState& at) {
+  std::vector<Message> take(const std::vector<int>& flows, int micro_batch, WorkerState& at) {
     std::vector<Message> messages;
     messages.reserve(flows.size());
     for (const int flow : flows) {
       at.wait_for(flow, WorkerState::kTake);
-      messages.push_back(channels_[flow]->take());
+      messages.push_back(ends_.sources[flow]->take(micro_batch));
     }
     at.work();
     return messages;
@@ -198,13 +240,13 @@ class Executor {
   void put(const std::vector<int>& flows, std::vector<Message> messages, WorkerState& at) {
     for (std::size_t index = 0; index < flows.size(); ++index) {
       at.wait_for(flows[index], WorkerState::kPut);
-      channels_[flows[index]]->put(std::move(messages[index]));
+      ends_.sinks[flows[index]]->put(std::move(messages[index]));
     }
   }
 
   [[noreturn]] void throw_stuck(const WatchdogOptions& options) const {
     std::vector<StuckWorker> stuck;
-    for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
+    for (const int worker : workers_here_) {
       const auto [position, doing, flow] = at_[worker]->load();
       StuckWorker entry;
       entry.worker = worker;
@@ -224,7 +266,8 @@ class Executor {
   const Schedule schedule_;
   const FlowTable table_;
   const std::vector<Stage*> stages_;
-  std::vector<std::unique_ptr<Channel<Message>>> channels_;
+  const FlowEnds<Message> ends_;
+  std::vector<int> workers_here_;
   std::vector<std::unique_ptr<WorkerState>> at_;  // of each worker
   std::vector<std::vector<bool>> last_backward_;  // by worker and position
 };

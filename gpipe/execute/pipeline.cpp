@@ -11,7 +11,9 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
+#include "gpipe/execute/chosen_stages.h"
 #include "gpipe/execute/rematerialized_layers.h"
+#include "gpipe/execute/skip_trial.h"
 #include "gpipe/execute/step_in_flight.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"
@@ -20,6 +22,8 @@
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/planner.h"
+#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 namespace {
@@ -181,10 +185,37 @@ PipelineOptions::PipelineOptions(const Plan& plan)
   rematerialization_ = plan.rematerialization;
 }
 
-PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options) : options_(checked(options)) {
+PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options)
+    : options_(checked(options)), ranks_(Ranks::find(options_.peers())) {
+  if (ranks_ == nullptr) {
+    make(chain);
+    return;
+  }
+  // A rank that refuses tells the others, which would wait for it.
+  std::exception_ptr error;
+  Fingerprint own = fingerprint(chain);
+  try {
+    const Fingerprint shapes = make(chain);
+    own.insert(own.end(), shapes.begin(), shapes.end());
+  } catch (const std::exception& exception) {
+    error = std::current_exception();
+    own.emplace_back("the error", exception.what());
+  }
+  try {
+    ranks_->peers().compare(own);
+  } catch (const FingerprintError&) {
+    if (error != nullptr) std::rethrow_exception(error);
+    throw;
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+Fingerprint PipelineImpl::make(const LayerChain& chain) {
+  if (ranks_ != nullptr) ranks_->check_num_workers(options_.num_stages());
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
   validate(schedule);
   check_executable(schedule);
+  worker_of_stage_ = schedule.worker_of_stage;
   if (chain.size() == 0) throw InvalidArgument("the model has no layers");
   if (schedule.num_stages > chain.size()) {
     const int chunks = schedule.num_stages / schedule.num_workers();
@@ -208,23 +239,28 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
       throw InvalidArgument(
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
+    if (!device.is_cpu() && ranks_ != nullptr) {
+      throw InvalidArgument(
+          fmt::format("the device {} cannot be used by several processes yet, which send each other tensors on the CPU "
+                      "only; leave devices out",
+                      device.str()));
+    }
   }
   // Parameters are counted only if they are built after the first account was made.
   if (options_.measure_memory()) const MemoryAccount first("the first of the process");
   std::vector<Layer> built;
   std::vector<std::string> names;
   for (int layer = 0; layer < chain.size(); ++layer) {
-    built.push_back(chain.build(layer, options_.seed()));
+    const bool is_needed = runs_layer(layer) || chain.is_built(layer);
+    built.push_back(is_needed ? chain.build(layer, options_.seed()) : Layer());
     names.push_back(chain.name(layer));
     layers_.push_back({layer, names.back(), built.back()});
   }
   if (schedule.num_stages > 1) check_not_shared(names, built);
-  for (const ChainLayer& layer : layers_) register_nested(*this, layer.name, layer.layer.module);
-  listeners_ = find_listeners(layers_);
-  modes_ = ModuleModes(layers_);
-  buffers_ = ChangingBuffers(layers_);
-  prepare_blas(options_.num_stages());
-  workers_ = std::make_unique<Workers>(options_.num_stages());
+  register_layers();
+  const int num_workers = ranks_ == nullptr ? options_.num_stages() : 1;
+  prepare_blas(num_workers);
+  workers_ = std::make_unique<Workers>(num_workers);
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.
   // at::get_num_threads forces libtorch's own lazy setting first.
   workers_->run(
@@ -233,11 +269,68 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
         omp_set_num_threads(options_.threads_per_stage());
       },
       [] {});
+  Fingerprint shapes;
+  for (int layer = 0; layer < chain.size(); ++layer) {
+    if (ranks_ == nullptr || (!layers_per_stage_.empty() && !chain.is_built(layer))) continue;
+    for (const auto& parameter : built[layer].module->named_parameters()) {
+      shapes.emplace_back(names[layer] + "." + parameter.key(),
+                          fmt::format("[{}] of {}", fmt::join(parameter.value().sizes(), ", "),
+                                      c10::toString(parameter.value().scalar_type())));
+    }
+  }
   ties_ = bind_ties(chain.ties(), names, built);  // last, because it changes the layers
+  if (!layers_per_stage_.empty()) keep_own_layers();
+  return shapes;
 }
 
 PipelineImpl::~PipelineImpl() {
   for (const Tie& tie : ties_) untie(tie);
+  if (ranks_ == nullptr || std::uncaught_exceptions() > 0 || ranks_->peers().has_failed()) return;
+  try {
+    ranks_->peers().leave_together();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) who is left has nothing more to say
+  }
+}
+
+bool PipelineImpl::runs_stage(int stage) const {
+  return ranks_ == nullptr || worker_of_stage_[stage] == ranks_->own_worker();
+}
+
+bool PipelineImpl::runs_layer(int layer) const { return layers_per_stage_.empty() || runs_stage(stage_of(layer)); }
+
+std::vector<ChainLayer> PipelineImpl::built_layers() const {
+  std::vector<ChainLayer> built;
+  std::copy_if(layers_.begin(), layers_.end(), std::back_inserter(built),
+               [](const ChainLayer& layer) { return layer.layer.module != nullptr; });
+  return built;
+}
+
+void PipelineImpl::register_layers() {
+  for (const auto& child : named_children()) unregister_module(child.key());
+  const std::vector<ChainLayer> built = built_layers();
+  for (const ChainLayer& layer : built) register_nested(*this, layer.name, layer.layer.module);
+  listeners_ = find_listeners(built);
+  modes_ = ModuleModes(built);
+  buffers_ = ChangingBuffers(built);
+}
+
+// Once there are stages. The layers of other ranks are emptied, so that nobody takes their values for trained ones.
+void PipelineImpl::keep_own_layers() {
+  if (ranks_ == nullptr) return;
+  for (Tie& tie : ties_) keep_own(tie, [this](int layer) { return runs_layer(layer); });
+  for (ChainLayer& layer : layers_) {
+    if (layer.layer.module == nullptr || runs_layer(layer.index)) continue;
+    for (at::Tensor& parameter : layer.layer.module->parameters()) {
+      parameter.mutable_grad().reset();
+      parameter.set_data(at::empty({0}, parameter.options()));
+    }
+    for (at::Tensor& buffer : layer.layer.module->buffers()) buffer.set_data(at::empty({0}, buffer.options()));
+    layer.layer = Layer();
+  }
+  register_layers();
+  std::vector<int> worker_of_layer;
+  for (const ChainLayer& layer : layers_) worker_of_layer.push_back(worker_of_stage_[stage_of(layer.index)]);
+  if (!ties_.empty()) tied_values_ = std::make_unique<TiedValues>(ties_, worker_of_layer, *ranks_);
 }
 
 int PipelineImpl::stage_of(int layer) const {
@@ -309,6 +402,19 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
 }
 
 void PipelineImpl::trace_skips(const MicroBatch& sample) {
+  if (ranks_ != nullptr) {
+    const TrialModel model{layers_, layers_per_stage_, worker_of_stage_, options_.seed()};
+    std::vector<SkipProfile> skips;
+    const at::ThreadLocalState caller;
+    workers_->run(
+        [&](int) {
+          const at::ThreadLocalStateGuard guard(caller);
+          skips = try_skips(model, sample, *ranks_);
+        },
+        [] {});
+    set_skips(is_training(), std::move(skips));
+    return;
+  }
   set_skips(is_training(), look_at_layers(sample, /*with_seconds=*/false).skips);
 }
 
@@ -320,13 +426,29 @@ void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
 }
 
 void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& loss) {
-  profile_ = measure_layers(sample, loss);
-  set_skips(is_training(), profile_.skips);
-  if (!options_.custom_schedule()) return choose_by_profile();
-  const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
-  for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
-    layers_per_stage_.push_back(stage.num_layers);
+  if (runs_first()) {
+    profile_ = measure_layers(sample, loss);
+    if (options_.custom_schedule()) {
+      const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
+      for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {
+        layers_per_stage_.push_back(stage.num_layers);
+      }
+    } else {
+      choose_by_profile();
+    }
   }
+  if (ranks_ != nullptr) {
+    // What one rank has measured holds for all.
+    std::string text = encode(ChosenStages{layers_per_stage_, recompute_by_stage_, rematerialization_, profile_});
+    text = ranks_->exchange().gather(text)[static_cast<std::size_t>(rank_of_stage(0))];
+    ChosenStages chosen = decode_chosen_stages(text);
+    layers_per_stage_ = std::move(chosen.layers_per_stage);
+    recompute_by_stage_ = std::move(chosen.recompute_by_stage);
+    rematerialization_ = std::move(chosen.rematerialization);
+    profile_ = std::move(chosen.profile);
+    keep_own_layers();
+  }
+  set_skips(is_training(), profile_.skips);
 }
 
 void PipelineImpl::choose_by_profile() {
@@ -362,7 +484,7 @@ void PipelineImpl::place_layers() {
     for (std::size_t stage = 0; stage < layers_per_stage_.size() && !options_.devices().empty(); ++stage) {
       streams_.push_back(std::make_shared<StageStream>(options_.devices()[stage % options_.devices().size()]));
     }
-    for (const ChainLayer& layer : layers_) {
+    for (const ChainLayer& layer : built_layers()) {
       if (streams_.empty()) break;
       layer.layer.module->to(streams_[stage_of(layer.index)]->device());
     }
@@ -412,17 +534,21 @@ PipelineImpl::Pool& PipelineImpl::pool(const std::vector<MicroBatch>& micro_batc
   return pools_.emplace(key, std::move(made)).first->second;
 }
 
-std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool) {
-  if (pool.idle.empty()) {
+std::unique_ptr<Assembly> PipelineImpl::take(Pool& pool, const std::vector<int>& idle) {
+  // In a world of several, all ranks take the same: one that none of them holds for a backward to come.
+  const auto found = std::find_if(pool.idle.rbegin(), pool.idle.rend(), [&](const auto& assembly) {
+    return ranks_ == nullptr || std::count(idle.begin(), idle.end(), assembly->number()) != 0;
+  });
+  if (found == pool.idle.rend()) {
     const auto known = skips_.find(is_training());
     const std::vector<SkipProfile> skips = known != skips_.end() ? known->second : std::vector<SkipProfile>();
     const std::vector<Rematerialization> rematerialization =
         is_training() ? rematerialization_ : std::vector<Rematerialization>();
     const PartitionedModel model{layers_, layers_per_stage_, skips, ties_, rematerialization, accounts_, streams_};
-    return std::make_unique<Assembly>(model, pool.schedule);
+    return std::make_unique<Assembly>(model, pool.schedule, ranks_.get(), num_assemblies_++);
   }
-  std::unique_ptr<Assembly> assembly = std::move(pool.idle.back());
-  pool.idle.pop_back();
+  std::unique_ptr<Assembly> assembly = std::move(*found);
+  pool.idle.erase(std::next(found).base());
   return assembly;
 }
 
@@ -442,9 +568,5 @@ void PipelineImpl::to(torch::Device device, torch::Dtype dtype, bool non_blockin
 void PipelineImpl::to(torch::Dtype dtype, bool non_blocking) { Module::to(dtype, non_blocking); }
 
 void PipelineImpl::to(torch::Device device, bool /*non_blocking*/) { check_device(device); }
-
-double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type) {
-  return torch::nn::utils::clip_grad_norm_(pipeline->parameters(), max_norm, norm_type);
-}
 
 }  // namespace gpipe

@@ -1,4 +1,4 @@
-// Pipeline: the user's module. A chain of layers, cut into stages that run on threads of their own.
+// Pipeline: the user's module. A chain of layers, cut into stages that run on threads of their own, or in processes of their own.
 #pragma once
 
 #include <torch/arg.h>
@@ -17,6 +17,9 @@
 #include <vector>
 
 #include "gpipe/execute/assembly.h"
+#include "gpipe/execute/ranks.h"
+#include "gpipe/execute/step_call.h"
+#include "gpipe/execute/tied_values.h"
 #include "gpipe/execute/watchdog.h"
 #include "gpipe/execute/workers.h"
 #include "gpipe/model/changing_buffers.h"
@@ -30,6 +33,7 @@
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/transport/c10d/fingerprint.h"
 
 namespace gpipe {
 
@@ -87,6 +91,9 @@ struct PipelineOptions {
   // booked (Pipeline::book). More is refused with OutOfMemoryError; the pipeline stays usable. 0 = no limit. Implies
   // measure_memory. Where a worker has several stages, each may hold as much; a plan's limit is the worker's.
   TORCH_ARG(std::int64_t, memory_limit_bytes) = 0;
+  // The processes that run the workers, one each; a world of one: threads of this process run them. Null: those that the
+  // environment tells of, see read_world.
+  TORCH_ARG(std::shared_ptr<Peers>, peers) = nullptr;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 };
@@ -136,12 +143,33 @@ enum class StepMode {
   kApart,     // all forwards; the backwards when the caller comes back with gradients
 };
 
+// A mini-batch, ready to run on all ranks.
+struct ReadyBatch {
+  std::vector<MicroBatch> micro_batches;  // their tensors only where the first stage is
+  std::vector<bool> requires_grad;        // of the inputs
+  bool needs_grad = true;
+  std::vector<int> idle;  // assemblies that all ranks could use
+};
+
+// Note [One stage a process]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~
+// In a world of several ranks each runs one worker of the schedule, and has the layers of that worker's stages only:
+// parameters(), gradients and buffers are those. Every rank makes the same calls in the same order. Inputs may be undefined
+// where the first stage is not, targets where the last one is not. Every rank gets the loss, the metrics, the outputs and the
+// timeline of all workers.
+//
+// Each call begins with an exchange: ranks that are about to do different things all throw FingerprintError, and InvalidArgument
+// if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable. Any other error ends the
+// rank's part in the world: it throws that error, the other ranks throw PeerError, which names it, and so does every later call.
+//
 // Thread-compatible: one caller at a time.
 class PipelineImpl : public torch::nn::Module {
  public:
-  // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong.
+  // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong; in
+  // a world of several, FingerprintError for ranks with different models or options, and as Peers does.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
-  // Parameters that were tied are separate again, with the values they had in common.
+  // Parameters that were tied are separate again, with the values they had in common. In a world of several, waits until all
+  // ranks have come here, unless an error is on its way.
   ~PipelineImpl() override;
   PipelineImpl(const PipelineImpl&) = delete;
   PipelineImpl& operator=(const PipelineImpl&) = delete;
@@ -188,12 +216,20 @@ class PipelineImpl : public torch::nn::Module {
   // Books the optimizer's state on the stages of its parameters; call it after the optimizer's first step. Throws
   // OutOfMemoryError if a stage has no room for it; then nothing of it is booked. Does nothing unless memory is measured.
   void book(torch::optim::Optimizer& optimizer);
-  // Bytes now, and the most since the last step began; see PipelineOptions::measure_memory.
+  // Bytes now, and the most since the last step began, of stages in this process; see PipelineOptions::measure_memory.
   std::vector<StageMemory> memory() const;
   const PipelineOptions& options() const { return options_; }
+  // The processes that run its stages; null: all are threads of this one.
+  const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
+  const std::string& layer_name(int layer) const { return layers_[layer].name; }
+  // Whether it is, or may become, a layer of this process: all are before there are stages.
+  bool runs_layer(int layer) const;
   // Steps in training so far: a part of what random streams are a function of. Who goes on with a training sets it.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
+
+  // See the function below.
+  double clip_grad_norm(double max_norm, double norm_type);
 
  private:
   friend class StepInFlight;
@@ -203,6 +239,35 @@ class PipelineImpl : public torch::nn::Module {
     Schedule schedule;
     std::vector<std::unique_ptr<Assembly>> idle;
   };
+
+  // Gives the shapes of the parameters, if all of them are here.
+  Fingerprint make(const LayerChain& chain);
+  // Of everything else that all ranks must have in common.
+  Fingerprint fingerprint(const LayerChain& chain) const;
+  // Whether they are in this process.
+  bool runs_stage(int stage) const;
+  bool runs_first() const { return runs_stage(0); }
+  bool runs_last() const { return runs_stage(static_cast<int>(worker_of_stage_.size()) - 1); }
+  std::vector<ChainLayer> built_layers() const;
+  void register_layers();
+  void keep_own_layers();
+  // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
+  // rank in `given`.
+  StepCall agree(StepCall call, const std::function<void(StepCall&)>& prepare, std::vector<Tensors>* given = nullptr);
+  StepCall make_call(const std::string& name) const;
+  ReadyBatch ready(StepCall call, const Tensors& inputs, const Tensors* targets,
+                   std::vector<MicroBatch>* target_batches);
+  // What not all ranks throw from ends this one's part in the world.
+  template <typename Work>
+  auto together(const Work& work) -> decltype(work()) {
+    if (ranks_ == nullptr) return work();
+    try {
+      return work();
+    } catch (...) {
+      ranks_->fail(std::current_exception());
+    }
+  }
+  int rank_of_stage(int stage) const { return ranks_->rank_of_worker(worker_of_stage_[stage]); }
 
   // Throws InvalidArgument if there are several.
   static const at::Tensor& only(const Tensors& outputs);
@@ -216,7 +281,7 @@ class PipelineImpl : public torch::nn::Module {
   void choose_by_profile();
   Schedule make_schedule(int num_micro_batches, StepMode mode) const;
   Pool& pool(const std::vector<MicroBatch>& micro_batches, StepMode mode, const StageLoss& loss);
-  std::unique_ptr<Assembly> take(Pool& pool);
+  std::unique_ptr<Assembly> take(Pool& pool, const std::vector<int>& idle);
   // Stage 0 before there are stages.
   int stage_of(int layer) const;
   void make_accounts();
@@ -225,10 +290,13 @@ class PipelineImpl : public torch::nn::Module {
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
-  std::vector<ChainLayer> layers_;
+  std::shared_ptr<Ranks> ranks_;  // null: all workers are threads of this process
+  std::vector<int> worker_of_stage_;
+  std::vector<ChainLayer> layers_;  // all of them; those that other ranks run are not built
   ModuleModes modes_{{}};
   ChangingBuffers buffers_{{}};
   std::vector<Tie> ties_;
+  std::unique_ptr<TiedValues> tied_values_;               // once there are stages, if there are other ranks
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
   std::vector<Tensors> stage_parameters_;                 // by stage, if memory is measured
   std::vector<Tensors> stage_buffers_;
@@ -241,7 +309,8 @@ class PipelineImpl : public torch::nn::Module {
   Profile profile_;
   std::map<bool, std::vector<SkipProfile>> skips_;         // by whether in training
   std::map<std::tuple<int, StepMode, bool>, Pool> pools_;  // by micro-batches, mode, in training
-  std::vector<StepListener*> listeners_;                   // among the layers' modules
+  int num_assemblies_ = 0;
+  std::vector<StepListener*> listeners_;  // among the layers' modules
   std::int64_t step_ = 0;
   Timeline last_timeline_;
   std::unique_ptr<Workers> workers_;
@@ -249,7 +318,7 @@ class PipelineImpl : public torch::nn::Module {
 TORCH_MODULE(Pipeline);
 
 // Scales the gradients of all stages so that their norm is at most `max_norm`; returns the norm before. The same for every
-// number of stages.
+// number of stages. All ranks call it.
 double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2);
 
 }  // namespace gpipe

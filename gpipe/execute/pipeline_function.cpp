@@ -58,43 +58,72 @@ std::vector<Tensors> split(const Tensors& whole, const NumRows& num_rows) {
 struct StepHolder : torch::CustomClassHolder {
   std::shared_ptr<torch::nn::Module> pipeline;  // outlives the step
   std::unique_ptr<StepInFlight> step;
-  std::vector<bool> defined;  // of its outputs
-  NumRows rows;
+  std::vector<bool> defined;           // of its outputs
+  std::vector<std::size_t> positions;  // of the inputs that autograd knows
+  NumRows rows;                        // where the last stage is
 };
 
-std::unique_ptr<StepInFlight> make_step(PipelineImpl& pipeline, const Tensors& inputs, bool with_grad) {
-  const PipelineOptions& options = pipeline.options();
+// Of the whole mini-batch.
+struct Outputs {
+  Tensors tensors;
   std::vector<bool> requires_grad;
-  for (const at::Tensor& input : inputs) {
-    requires_grad.push_back(with_grad && input.defined() && input.requires_grad());
+  NumRows rows;  // where the last stage is
+};
+
+// After a forward. On all ranks.
+Outputs take_outputs(StepInFlight& step) {
+  Outputs outputs;
+  Tensors sent;
+  if (step.last() != nullptr) {
+    const std::vector<Tensors> results = step.last()->take_results();
+    sent = step.together([&] { return concatenate(results); });
+    outputs.rows = num_rows(results);
+    at::Tensor flags = at::zeros({static_cast<std::int64_t>(sent.size())}, at::kByte);
+    for (std::size_t index = 0; index < sent.size(); ++index) {
+      flags.data_ptr<std::uint8_t>()[index] = step.last()->result_requires_grad()[index] ? 1 : 0;
+    }
+    sent.push_back(flags);
   }
-  return std::make_unique<StepInFlight>(
-      pipeline, split_batch(inputs, options.num_micro_batches(), options.replicated_inputs()), std::move(requires_grad),
-      with_grad ? StepMode::kApart : StepMode::kForwardOnly);
+  outputs.tensors = step.from_last(std::move(sent));
+  const at::Tensor flags = outputs.tensors.back();
+  outputs.tensors.pop_back();
+  for (std::int64_t index = 0; index < flags.numel(); ++index) {
+    outputs.requires_grad.push_back(flags.data_ptr<std::uint8_t>()[index] != 0);
+  }
+  return outputs;
+}
+
+void run(StepInFlight& step, Phase phase) {
+  StepResult result;
+  result.timeline = step.run(phase);
+  step.share(result);
 }
 
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // `phony` requires a gradient, so that the outputs do even if no input does.
-  // Undefined outputs are left out, which autograd could not wrap; `defined` says which ones are there.
+  // Undefined inputs and outputs are left out, which autograd could not wrap; `positions` and `defined` say which ones are
+  // there.
   static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, PipelineImpl* pipeline,
-                         std::vector<bool>* defined, at::TensorList inputs) {
+                         ReadyBatch* batch, const std::vector<std::size_t>* positions, std::vector<bool>* defined,
+                         at::TensorList /*inputs*/) {
     auto holder = c10::make_intrusive<StepHolder>();
     holder->pipeline = pipeline->shared_from_this();
-    holder->step = make_step(*pipeline, inputs.vec(), true);
-    holder->step->run(Phase::kForward);
+    holder->step = std::make_unique<StepInFlight>(*pipeline, std::move(*batch), StepMode::kApart);
+    run(*holder->step, Phase::kForward);
+    Outputs made = take_outputs(*holder->step);
+    holder->rows = std::move(made.rows);
     Tensors outputs;
     Tensors without_grad;
-    const std::vector<Tensors> results = holder->step->take_results();
-    const Tensors whole = concatenate(results);
-    holder->rows = num_rows(results);
-    for (std::size_t index = 0; index < whole.size(); ++index) {
-      defined->push_back(whole[index].defined());
-      if (!whole[index].defined()) continue;
-      outputs.push_back(whole[index]);
-      if (!holder->step->result_requires_grad()[index]) without_grad.push_back(whole[index]);
+    for (std::size_t index = 0; index < made.tensors.size(); ++index) {
+      const at::Tensor& output = made.tensors[index];
+      defined->push_back(output.defined());
+      if (!output.defined()) continue;
+      outputs.push_back(output);
+      if (!made.requires_grad[index]) without_grad.push_back(output);
     }
     holder->defined = *defined;
     context->saved_data["step"] = c10::IValue::make_capsule(holder);
+    holder->positions = *positions;
     context->mark_non_differentiable(without_grad);
     return outputs;
   }
@@ -114,13 +143,15 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
           "backward, and read the input's grad");
     }
     const std::unique_ptr<StepInFlight> step = std::move(holder->step);
+    step->agree_on_backward();
     Tensors whole;
     std::size_t next = 0;
     for (const bool defined : holder->defined) whole.push_back(defined ? std::move(grads[next++]) : at::Tensor());
-    step->set_output_grads(split(whole, holder->rows));
-    step->run(Phase::kBackward);
-    Tensors result(3);  // of the phony, the pipeline and the flags
-    for (at::Tensor& grad : step->input_grads()) result.push_back(std::move(grad));
+    if (step->last() != nullptr) step->last()->set_output_grads(split(whole, holder->rows));
+    run(*step, Phase::kBackward);
+    Tensors grads_of_inputs = step->input_grads();
+    Tensors result(5);  // of the phony, the pipeline, the batch, the positions and the flags
+    for (const std::size_t position : holder->positions) result.push_back(std::move(grads_of_inputs[position]));
     return result;
   }
 };
@@ -128,19 +159,28 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
 }  // namespace
 
 Tensors PipelineImpl::forward(const Tensors& inputs) {
-  bool needs_grad = false;
+  StepCall call = make_call("forward");
   if (at::GradMode::is_enabled()) {
-    for (const at::Tensor& input : inputs) needs_grad |= input.defined() && input.requires_grad();
-    for (const at::Tensor& parameter : parameters()) needs_grad |= parameter.requires_grad();
+    for (const at::Tensor& input : inputs) call.needs_grad |= input.defined() && input.requires_grad();
+    for (const at::Tensor& parameter : parameters()) call.needs_grad |= parameter.requires_grad();
   }
-  if (!needs_grad) {
-    const std::unique_ptr<StepInFlight> step = make_step(*this, inputs, false);
-    step->run(Phase::kAll);
-    return concatenate(step->results());
+  ReadyBatch batch = ready(std::move(call), inputs, nullptr, nullptr);
+  if (!batch.needs_grad) {
+    StepInFlight step(*this, std::move(batch), StepMode::kForwardOnly);
+    run(step, Phase::kAll);
+    return take_outputs(step).tensors;
+  }
+  Tensors given;
+  std::vector<std::size_t> positions;
+  for (std::size_t index = 0; index < inputs.size(); ++index) {
+    if (!inputs[index].defined()) continue;
+    given.push_back(inputs[index]);
+    positions.push_back(index);
   }
   std::vector<bool> defined;
-  Tensors made =
-      PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, &defined, at::TensorList(inputs));
+  Tensors made = PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, &batch,
+                                         static_cast<const std::vector<std::size_t>*>(&positions), &defined,
+                                         at::TensorList(given));
   Tensors outputs;
   std::size_t next = 0;
   for (const bool is_defined : defined) outputs.push_back(is_defined ? std::move(made[next++]) : at::Tensor());

@@ -25,7 +25,7 @@ void PipelineImpl::make_accounts() {
   input_bytes_.resize(accounts_.size());
   stage_parameters_.resize(accounts_.size());
   stage_buffers_.resize(accounts_.size());
-  for (const ChainLayer& layer : layers_) {
+  for (const ChainLayer& layer : built_layers()) {
     const auto stage = static_cast<std::size_t>(stage_of(layer.index));
     for (const at::Tensor& parameter : layer.layer.module->parameters()) stage_parameters_[stage].push_back(parameter);
     for (const at::Tensor& buffer : layer.layer.module->buffers()) stage_buffers_[stage].push_back(buffer);

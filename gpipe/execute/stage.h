@@ -23,19 +23,10 @@
 #include "gpipe/model/tie.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
+#include "gpipe/transport/packet.h"
 #include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
-
-// One message of a flow. The receiver checks that it is the one it waits for.
-struct Packet {
-  std::int64_t step = -1;
-  int micro_batch = -1;
-  Tensors tensors;
-  std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
-  std::vector<std::int64_t> versions;  // of stashed tensors only
-  std::shared_ptr<c10::Event> ready;   // the tensors may be read after it; null on CPU
-};
 
 // What the last stage makes of its outputs: a scalar to start the backward from, already weighted.
 using StageLoss = std::function<at::Tensor(int micro_batch, const Tensors& outputs)>;

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/execute/step_report.h"
 #include "gpipe/model/sandbox.h"
+#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 namespace {
@@ -36,29 +39,37 @@ at::Tensor sum(const Tensors& parts) {
 
 }  // namespace
 
-StepInFlight::StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches,
-                           std::vector<bool> requires_grad, StepMode mode, StageLoss loss)
+StepInFlight::StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss)
     : pipeline_(pipeline), caller_(mode != StepMode::kForwardOnly) {
-  settings_.micro_batches = std::move(micro_batches);
-  settings_.input_requires_grad = std::move(requires_grad);
+  settings_.micro_batches = std::move(batch.micro_batches);
+  settings_.input_requires_grad = std::move(batch.requires_grad);
   settings_.seed = pipeline.options_.seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss);
-  for (const Tie& tie : pipeline.ties_) relink(tie);
-  pool_ = &pipeline.pool(settings_.micro_batches, mode, settings_.loss);
-  for (const Tie& tie : pipeline.ties_) relink(tie);  // the layers may have been placed on devices just now
+  together([&] { prepare(batch, mode); });
+}
+
+void StepInFlight::prepare(const ReadyBatch& batch, StepMode mode) {
+  const bool training = pipeline_.is_training();
+  for (const Tie& tie : pipeline_.ties_) relink(tie);
+  pool_ = &pipeline_.pool(settings_.micro_batches, mode, settings_.loss);
+  for (const Tie& tie : pipeline_.ties_) relink(tie);  // the layers may have been placed on devices just now
   for (const MicroBatch& micro_batch : settings_.micro_batches) {
     for (const at::Tensor& tensor : micro_batch.tensors) {
       if (tensor.defined()) batch_versions_.push_back(version_of(tensor));
     }
   }
-  assembly_ = pipeline.take(*pool_);
-  settings_.step = pipeline.step_;
-  settings_.knows_skips = pipeline.skips_.count(pipeline.is_training()) != 0;
-  counts_ = pipeline.is_training();
-  if (counts_) ++pipeline.step_;
+  if (pipeline_.ranks_ != nullptr && pipeline_.skips_.count(training) == 0) {
+    pipeline_.trace_skips(settings_.micro_batches.front());
+  }
+  if (pipeline_.tied_values_ != nullptr) pipeline_.tied_values_->bring();
+  assembly_ = pipeline_.take(*pool_, batch.idle);
+  settings_.step = pipeline_.step_;
+  settings_.knows_skips = pipeline_.skips_.count(training) != 0;
+  counts_ = training;
+  if (counts_) ++pipeline_.step_;
   assembly_->begin_step(settings_);
-  for (const auto& account : pipeline.accounts_) account->reset_peak();
+  for (const auto& account : pipeline_.accounts_) account->reset_peak();
 }
 
 StepInFlight::~StepInFlight() {
@@ -73,6 +84,7 @@ Timeline StepInFlight::run_actions(Phase phase) {
   }
   const WatchdogOptions watchdog{pipeline_.options_.watchdog_seconds(), pipeline_.options_.on_stuck()};
   assembly_->follow_caller();
+  started_ = std::chrono::steady_clock::now();
   try {
     Timeline timeline = assembly_->executor().run(
         *pipeline_.workers_, phase, [&](const std::function<void()>& work) { caller_.run(work); }, watchdog);
@@ -111,7 +123,7 @@ Timeline StepInFlight::run_without_skips(Phase phase) {
   settings_.micro_batches = originals;
   assembly_.reset();  // it has no routes for the skips
   pipeline_.trace_skips(settings_.micro_batches.front());
-  assembly_ = pipeline_.take(*pool_);
+  assembly_ = pipeline_.take(*pool_, {});
   settings_.knows_skips = true;
   assembly_->begin_step(settings_);
   return run_actions(phase);
@@ -131,32 +143,86 @@ void StepInFlight::check_batch_is_unchanged() const {
 }
 
 Timeline StepInFlight::run(Phase phase) {
+  return together([&] { return run_here(phase); });
+}
+
+Timeline StepInFlight::run_here(Phase phase) {
   if (phase == Phase::kBackward) {
     check_batch_is_unchanged();
     return pipeline_.last_timeline_ = run_actions(phase);
   }
-  if (pipeline_.modes_.have_changed()) pipeline_.buffers_ = ChangingBuffers(pipeline_.layers_);
-  Tensors buffers = pipeline_.buffers_.snapshot();
+  if (pipeline_.modes_.have_changed()) pipeline_.buffers_ = ChangingBuffers(pipeline_.built_layers());
+  buffers_before_ = pipeline_.buffers_.snapshot();
   Timeline timeline;
   try {
     timeline = settings_.knows_skips ? run_actions(phase) : run_without_skips(phase);
   } catch (...) {
-    pipeline_.buffers_.put_back(buffers);
     for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
-    if (std::exchange(counts_, false)) --pipeline_.step_;
+    take_back();
     throw;
   }
   for (StepListener* listener : pipeline_.listeners_) listener->end_step();
   for (std::size_t stage = 0; stage < pipeline_.input_bytes_.size(); ++stage) {
-    pipeline_.input_bytes_[stage] = assembly_->stage(stage).most_input_bytes();
+    if (const Stage* here = assembly_->stage(stage)) pipeline_.input_bytes_[stage] = here->most_input_bytes();
   }
-  pipeline_.buffers_.learn(buffers);
+  pipeline_.buffers_.learn(buffers_before_);
   return pipeline_.last_timeline_ = timeline;
 }
 
+void StepInFlight::take_back() {
+  pipeline_.buffers_.put_back(buffers_before_);
+  if (std::exchange(counts_, false)) --pipeline_.step_;
+}
+
 Tensors StepInFlight::input_grads() const {
+  const std::vector<bool>& wanted = settings_.input_requires_grad;
+  if (pipeline_.ranks_ == nullptr) return own_input_grads();
+  if (std::count(wanted.begin(), wanted.end(), true) == 0) return Tensors(wanted.size());
+  return together([&] {
+    return pipeline_.ranks_->exchange().broadcast(pipeline_.rank_of_stage(0),
+                                                  assembly_->first() != nullptr ? own_input_grads() : Tensors());
+  });
+}
+
+void StepInFlight::agree_on_backward() {
+  StepCall call = pipeline_.make_call("backward");
+  call.step = settings_.step;
+  call.assembly = assembly_->number();
+  pipeline_.agree(call, [](StepCall&) {});
+}
+
+std::string StepInFlight::share(StepResult& result, const std::string& refusal) {
+  result.memory = pipeline_.memory();
+  if (pipeline_.ranks_ == nullptr) return refusal;
+  return together([&] {
+    StepReport report;
+    report.start = started_;
+    report.worker = pipeline_.ranks_->own_worker();
+    for (int stage = 0; stage < schedule().num_stages; ++stage) {
+      if (pipeline_.runs_stage(stage)) report.stages.push_back(stage);
+    }
+    report.result = result;
+    report.refusal = refusal;
+    const World& world = pipeline_.ranks_->peers().world();
+    std::string agreed = merge(result, pipeline_.ranks_->exchange().gather(encode(report)),
+                               static_cast<std::size_t>(pipeline_.rank_of_stage(schedule().num_stages - 1)),
+                               world.local_size == world.size);
+    pipeline_.last_timeline_ = result.timeline;
+    return agreed;
+  });
+}
+
+Tensors StepInFlight::from_last(Tensors tensors) const {
+  if (pipeline_.ranks_ == nullptr) return tensors;
+  return together([&] {
+    return pipeline_.ranks_->exchange().broadcast(pipeline_.rank_of_stage(schedule().num_stages - 1),
+                                                  std::move(tensors));
+  });
+}
+
+Tensors StepInFlight::own_input_grads() const {
   const std::vector<int>& replicated = pipeline_.options_.replicated_inputs();
-  const std::vector<Tensors>& by_micro_batch = assembly_->first().input_grads();
+  const std::vector<Tensors>& by_micro_batch = assembly_->first()->input_grads();
   Tensors result(settings_.input_requires_grad.size());
   for (std::size_t index = 0; index < result.size(); ++index) {
     if (!settings_.input_requires_grad[index]) continue;

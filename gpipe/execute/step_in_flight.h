@@ -1,7 +1,9 @@
 // StepInFlight: one mini-batch on its way through a pipeline, from before its forward until after its backward.
 #pragma once
 
+#include <chrono>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gpipe/execute/caller_state.h"
@@ -14,8 +16,7 @@ class StepInFlight {
  public:
   // `loss` empty: the outputs are wanted. The micro-batches are those of the inputs, and `requires_grad` says which of the
   // inputs want a gradient. In training, takes the pipeline's next step number.
-  StepInFlight(PipelineImpl& pipeline, std::vector<MicroBatch> micro_batches, std::vector<bool> requires_grad,
-               StepMode mode, StageLoss loss = {});
+  StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss = {});
   ~StepInFlight();
   StepInFlight(const StepInFlight&) = delete;
   StepInFlight& operator=(const StepInFlight&) = delete;
@@ -28,16 +29,32 @@ class StepInFlight {
   // A forward that fails gives the step number back.
   Timeline run(Phase phase);
 
-  // The weighted losses, or the outputs, by micro-batch.
-  const std::vector<Tensors>& results() const { return assembly_->last().results(); }
-  std::vector<Tensors> take_results() { return assembly_->last().take_results(); }
-  const std::vector<bool>& result_requires_grad() const { return assembly_->last().result_requires_grad(); }
-  // Before the backward, where there is no loss.
-  void set_output_grads(std::vector<Tensors> grads) { assembly_->last().set_output_grads(std::move(grads)); }
-  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward.
+  // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the backward,
+  // where there is no loss, the gradients of the outputs.
+  Stage* last() { return assembly_->last(); }
+  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all ranks.
   Tensors input_grads() const;
 
+  // Those below do nothing in a world of one, and are called by all ranks otherwise.
+  // Before a backward of its own.
+  void agree_on_backward();
+  // After a run: completes the result by what other ranks have of it. Gives the last stage's reason for the step not to
+  // count; empty: it does.
+  std::string share(StepResult& result, const std::string& refusal = "");
+  // After a whole step that must not count: buffers and the step number are as they were. Gradients are the caller's affair.
+  void take_back();
+  // What the rank of the last stage gives, to all.
+  Tensors from_last(Tensors tensors) const;
+  // See PipelineImpl.
+  template <typename Work>
+  auto together(const Work& work) const -> decltype(work()) {
+    return pipeline_.together(work);
+  }
+
  private:
+  void prepare(const ReadyBatch& batch, StepMode mode);
+  Timeline run_here(Phase phase);
+  Tensors own_input_grads() const;
   Timeline run_actions(Phase phase);
   Timeline run_without_skips(Phase phase);
   void check_batch_is_unchanged() const;
@@ -45,9 +62,11 @@ class StepInFlight {
   PipelineImpl& pipeline_;
   const CallerState caller_;
   StepSettings settings_;
-  std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
-  bool counts_ = false;                       // took a step number: in training
-  PipelineImpl::Pool* pool_;                  // the assembly goes back to
+  std::vector<std::int64_t> batch_versions_;       // of the micro-batches' tensors
+  Tensors buffers_before_;                         // those that the forward has changed
+  bool counts_ = false;                            // took a step number: in training
+  std::chrono::steady_clock::time_point started_;  // the last run
+  PipelineImpl::Pool* pool_;                       // the assembly goes back to
   std::unique_ptr<Assembly> assembly_;
 };
 

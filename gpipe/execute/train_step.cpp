@@ -44,8 +44,10 @@ class Gradients {
 // Runs the loss of each micro-batch, weighs it, and puts the parts together.
 class WeighedLoss {
  public:
-  WeighedLoss(const PipelineImpl::Loss& loss, const std::vector<MicroBatch>& targets, const PipelineOptions& options)
-      : loss_(loss), targets_(targets), options_(options), metrics_(targets.size()) {}
+  // `goes_on` says that a loss that is not finite is remembered only: other ranks are in the middle of the step.
+  WeighedLoss(const PipelineImpl::Loss& loss, const std::vector<MicroBatch>& targets, const PipelineOptions& options,
+              bool goes_on)
+      : loss_(loss), targets_(targets), options_(options), goes_on_(goes_on), metrics_(targets.size()) {}
 
   // On the last stage's worker.
   at::Tensor operator()(int micro_batch, const Tensors& outputs) {
@@ -56,6 +58,9 @@ class WeighedLoss {
     metrics_[micro_batch] = std::move(value.metrics);
     return weigh(micro_batch, value.loss);
   }
+
+  // What was remembered; empty: all were finite.
+  const std::string& non_finite() const { return non_finite_; }
 
   std::map<std::string, at::Tensor> metrics() const {
     std::map<std::string, at::Tensor> result;
@@ -98,7 +103,7 @@ class WeighedLoss {
            (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples(targets_)));
   }
 
-  void check(int micro_batch, const at::Tensor& loss) const {
+  void check(int micro_batch, const at::Tensor& loss) {
     if (!loss.defined()) throw InvalidArgument("the loss function returned an undefined tensor");
     if (loss.numel() != 1) {
       throw InvalidArgument(fmt::format(
@@ -113,14 +118,18 @@ class WeighedLoss {
     if (!options_.check_loss()) return;
     const double value = loss.item<double>();
     if (std::isfinite(value)) return;
-    throw NonFiniteLossError(fmt::format(
+    const std::string text = fmt::format(
         "the loss of micro-batch {} (samples {} to {}) is {}", micro_batch, targets_[micro_batch].first_sample,
-        targets_[micro_batch].first_sample + targets_[micro_batch].num_samples - 1, value));
+        targets_[micro_batch].first_sample + targets_[micro_batch].num_samples - 1, value);
+    if (!goes_on_) throw NonFiniteLossError(text);
+    if (non_finite_.empty()) non_finite_ = text;
   }
 
   const PipelineImpl::Loss& loss_;
   const std::vector<MicroBatch>& targets_;
   const PipelineOptions& options_;
+  const bool goes_on_;
+  std::string non_finite_;
   std::vector<std::map<std::string, at::Tensor>> metrics_;  // by micro-batch
 };
 
@@ -144,21 +153,16 @@ const at::Tensor& PipelineImpl::only(const Tensors& outputs) {
 }
 
 StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss) {
-  std::vector<MicroBatch> micro_batches =
-      split_batch(inputs, options_.num_micro_batches(), options_.replicated_inputs());
-  const std::vector<MicroBatch> target_batches = split_batch(targets, options_.num_micro_batches(), {}, "targets");
-  if (num_samples(micro_batches) != num_samples(target_batches)) {
-    throw InvalidArgument(fmt::format("the inputs have {} rows, but the targets have {}", num_samples(micro_batches),
-                                      num_samples(target_batches)));
-  }
   const at::AutoGradMode grad_mode(true);
-  std::vector<bool> requires_grad;
-  for (const at::Tensor& input : inputs) requires_grad.push_back(input.defined() && input.requires_grad());
+  StepCall call = make_call("train_step");
+  call.needs_grad = true;
+  std::vector<MicroBatch> target_batches;
+  ReadyBatch batch = ready(std::move(call), inputs, &targets, &target_batches);
   std::optional<Gradients> gradients;
   if (options_.check_loss()) gradients.emplace(parameters());
 
-  WeighedLoss weighed(loss, target_batches, options_);
-  StepInFlight step(*this, std::move(micro_batches), std::move(requires_grad), StepMode::kTogether,
+  WeighedLoss weighed(loss, target_batches, options_, /*goes_on=*/ranks_ != nullptr);
+  StepInFlight step(*this, std::move(batch), StepMode::kTogether,
                     [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); });
   StepResult result;
   try {
@@ -171,11 +175,18 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
     if (gradients) gradients->put_back();
     throw;
   }
-  for (const Tensors& value : step.results()) {
-    result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
+  if (step.last() != nullptr) {
+    for (const Tensors& value : step.last()->results()) {
+      result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
+    }
+    result.metrics = step.together([&] { return weighed.metrics(); });
   }
-  result.metrics = weighed.metrics();
-  result.memory = memory();
+  const std::string non_finite = step.share(result, weighed.non_finite());
+  if (!non_finite.empty()) {
+    step.take_back();
+    if (gradients) gradients->put_back();
+    throw NonFiniteLossError(non_finite);
+  }
   for (std::size_t stage = 0; stage < result.memory.size(); ++stage) {
     const int worker = step.schedule().worker_of_stage[stage];
     result.timeline.workers[worker].peak_bytes += result.memory[stage].peak_bytes;
@@ -184,8 +195,8 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   Tensors roots;
   Tensors grads;
   const Tensors input_grads = step.input_grads();
-  for (std::size_t index = 0; index < inputs.size(); ++index) {
-    if (!input_grads[index].defined()) continue;
+  for (std::size_t index = 0; index < std::min(inputs.size(), input_grads.size()); ++index) {
+    if (!input_grads[index].defined() || !inputs[index].defined()) continue;
     roots.push_back(inputs[index]);
     grads.push_back(input_grads[index]);
   }

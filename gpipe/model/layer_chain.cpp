@@ -32,6 +32,7 @@ LayerChain::LayerChain(const torch::nn::Sequential& model) {
   std::size_t index = 0;
   for (auto module = model->begin(); module != model->end(); ++module, ++index) {
     add_layer(children[index].key(), [shared = make_layer(*module)] { return shared; });
+    layers_.back().is_built = true;
   }
 }
 
@@ -46,7 +47,7 @@ LayerChain& LayerChain::add_layer(const std::string& name, std::function<Layer()
           fmt::format("\"{}\" and \"{}\" cannot both be layers: one would be inside the other", layer.name, name));
     }
   }
-  layers_.push_back({name, std::move(build), ""});
+  layers_.push_back({name, std::move(build), "", false});
   return *this;
 }
 

@@ -50,6 +50,8 @@ class LayerChain {
   int size() const { return static_cast<int>(layers_.size()); }
   const std::string& name(int layer) const { return layers_[layer].name; }
   Layer build(int layer, std::uint64_t seed) const;
+  // Whether it was there before, as those of a Sequential: then `build` costs nothing.
+  bool is_built(int layer) const { return layers_[layer].is_built; }
 
  private:
   LayerChain& add_layer(const std::string& name, std::function<Layer()> build);
@@ -58,6 +60,7 @@ class LayerChain {
     std::string name;
     std::function<Layer()> build;
     std::string skip_namespace;
+    bool is_built = false;
   };
   std::vector<Entry> layers_;
   std::vector<TieNames> ties_;

@@ -17,7 +17,7 @@ const char* remedy(const std::string& what) {
 }
 
 // The number of rows all tensors that are split have in common.
-std::int64_t num_rows(const Tensors& batch, const std::set<std::size_t>& whole, const std::string& what) {
+std::int64_t checked_rows(const Tensors& batch, const std::set<std::size_t>& whole, const std::string& what) {
   std::int64_t rows = -1;
   std::size_t first = 0;
   for (std::size_t index = 0; index < batch.size(); ++index) {
@@ -62,21 +62,35 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
     }
     whole.insert(static_cast<std::size_t>(index));
   }
-  const std::int64_t rows = num_rows(batch, whole, what);
+  std::vector<MicroBatch> micro_batches = split_rows(checked_rows(batch, whole, what), num_micro_batches);
+  for (MicroBatch& micro_batch : micro_batches) {
+    for (std::size_t index = 0; index < batch.size(); ++index) {
+      const bool keep = !batch[index].defined() || whole.count(index);
+      micro_batch.tensors.push_back(keep ? batch[index]
+                                         : batch[index].narrow(0, micro_batch.first_sample, micro_batch.num_samples));
+    }
+  }
+  return micro_batches;
+}
+
+std::vector<MicroBatch> split_rows(std::int64_t rows, int num_micro_batches) {
   const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
   std::vector<MicroBatch> micro_batches(count);
   std::int64_t first = 0;
   for (std::int64_t m = 0; m < count; ++m) {
-    MicroBatch& micro_batch = micro_batches[m];
-    micro_batch.first_sample = first;
-    micro_batch.num_samples = rows / count + (m < rows % count ? 1 : 0);
-    for (std::size_t index = 0; index < batch.size(); ++index) {
-      const bool keep = !batch[index].defined() || whole.count(index);
-      micro_batch.tensors.push_back(keep ? batch[index] : batch[index].narrow(0, first, micro_batch.num_samples));
-    }
-    first += micro_batch.num_samples;
+    micro_batches[m].first_sample = first;
+    micro_batches[m].num_samples = rows / count + (m < rows % count ? 1 : 0);
+    first += micro_batches[m].num_samples;
   }
   return micro_batches;
+}
+
+std::int64_t num_rows(const Tensors& batch, const std::vector<int>& replicated) {
+  for (std::size_t index = 0; index < batch.size(); ++index) {
+    const bool whole = std::count(replicated.begin(), replicated.end(), static_cast<int>(index)) != 0;
+    if (batch[index].defined() && !whole && batch[index].dim() > 0) return batch[index].size(0);
+  }
+  return -1;
 }
 
 }  // namespace gpipe

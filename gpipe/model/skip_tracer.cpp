@@ -22,12 +22,13 @@ void SkipTracer::begin_layer(int layer, const Tensors& inputs) {
 }
 
 void SkipTracer::put(const std::string& name, Stashed stashed) {
-  const auto [found, is_new] = uses_.try_emplace(name, Use{layer_, -1, {}});
+  const auto [found, is_new] = uses_.try_emplace(name, Use{layer_, -1, {}, 0});
   if (!is_new) {
     violation("\"{}\" is stashed by {} and again by {}", name, describe(found->second.stash_layer), describe(layer_));
   }
   if (stashed.tensor.defined()) stashed_now_.push_back(stashed.tensor);
   stashed_names_.push_back(name);
+  found->second.bytes = bytes_of({stashed.tensor});
   found->second.stashed = std::move(stashed);
 }
 
@@ -78,7 +79,7 @@ std::vector<SkipProfile> SkipTracer::finish(bool complete) {
   }
   std::vector<SkipProfile> skips;
   for (const auto& [name, use] : uses_) {
-    skips.push_back({name, use.stash_layer, use.pop_layer, bytes_of({use.stashed.tensor})});
+    skips.push_back({name, use.stash_layer, use.pop_layer, use.bytes});
   }
   return skips;
 }

@@ -16,8 +16,22 @@ namespace gpipe {
 // Goes on where a name is wrong, so that all that are wrong come to light. What is popped enters the graph of its layer anew.
 class SkipTracer : public SkipStore {
  public:
-  // By layer.
-  explicit SkipTracer(std::vector<std::string> names) : names_(std::move(names)) {}
+  struct Use {
+    int stash_layer = -1;
+    int pop_layer = -1;
+    Stashed stashed;
+    std::int64_t bytes = 0;
+  };
+  // What is known after some layers.
+  struct State {
+    std::map<std::string, Use> uses;  // by the name of the skip
+    std::vector<std::string> violations;
+  };
+
+  // By layer. Goes on from a state, which may come from another process.
+  explicit SkipTracer(std::vector<std::string> names, State state = {})
+      : names_(std::move(names)), uses_(std::move(state.uses)), violations_(std::move(state.violations)) {}
+  State state() const { return {uses_, violations_}; }
 
   void begin_layer(int layer, const Tensors& inputs);
   void put(const std::string& name, Stashed stashed) override;
@@ -33,12 +47,6 @@ class SkipTracer : public SkipStore {
   std::vector<SkipProfile> finish(bool complete);
 
  private:
-  struct Use {
-    int stash_layer;
-    int pop_layer;
-    Stashed stashed;
-  };
-
   std::string describe(int layer) const;
   template <typename... Args>
   void violation(const char* form, const Args&... args);

@@ -1,5 +1,6 @@
 #include "gpipe/model/tie.h"
 
+#include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/nn/module.h>
 
@@ -45,6 +46,7 @@ Found find(const std::string& name, const std::vector<std::string>& layer_names,
   result.module = layers[result.layer].module;
   const std::size_t last = name.rfind('.');
   result.key = last == std::string::npos ? "" : name.substr(last + 1);
+  if (result.module == nullptr) return result;  // another rank checks it
   if (last != std::string::npos && last > layer_name.size()) {
     const std::string path = name.substr(layer_name.size() + 1, last - layer_name.size() - 1);
     const auto modules = result.module->named_modules("", /*include_self=*/false);
@@ -71,6 +73,8 @@ std::string describe(const at::Tensor& tensor) {
 }
 
 void check_alike(const Found& owner, const Found& user) {
+  if (owner.name == user.name) throw InvalidArgument(fmt::format("\"{}\" is tied to itself", user.name));
+  if (owner.module == nullptr || user.module == nullptr) return;
   if (owner.weight.is_same(user.weight)) {
     throw InvalidArgument(fmt::format("\"{}\" is tied to itself", user.name));
   }
@@ -104,7 +108,7 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
     Tie& tie = by_owner[owner.name];
     tie.owner = {owner.layer, owner.weight, owner.module, owner.key};
     tie.users.push_back({user.layer, user.weight, user.module, user.key});
-    Registry::parameters_of(*user.module).erase(user.key);
+    if (user.module != nullptr) Registry::parameters_of(*user.module).erase(user.key);
   }
   std::vector<Tie> ties;
   for (auto& [name, tie] : by_owner) {
@@ -118,15 +122,36 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
 
 void untie(const Tie& tie) {
   for (const Tie::Use& user : tie.users) {
+    if (user.module == nullptr) continue;
     at::Tensor weight = user.weight;
-    weight.set_data(tie.owner.weight.detach().clone());
+    if (tie.owner.module != nullptr) weight.set_data(tie.owner.weight.detach().clone());
     Registry::parameters_of(*user.module).insert(user.key, weight);
   }
 }
 
+void keep_own(Tie& tie, const std::function<bool(int layer)>& is_own) {
+  for (Tie::Use& user : tie.users) {
+    if (user.module == nullptr) continue;
+    at::Tensor weight = user.weight;
+    if (is_own(user.layer)) {
+      if (!is_own(tie.owner.layer)) weight.set_data(weight.detach().clone());
+      continue;
+    }
+    weight.set_data(at::empty({0}, weight.options()));
+    Registry::parameters_of(*user.module).insert(user.key, weight);
+    user.module = nullptr;
+    user.weight = at::Tensor();
+  }
+  if (is_own(tie.owner.layer)) return;
+  tie.owner.module = nullptr;
+  tie.owner.weight = at::Tensor();
+}
+
 void relink(const Tie& tie) {
   const at::Tensor& owner = tie.owner.weight;
+  if (tie.owner.module == nullptr) return;
   for (const Tie::Use& user : tie.users) {
+    if (user.module == nullptr) continue;
     at::Tensor weight = user.weight;
     if (weight.unsafeGetTensorImpl()->data() != owner.unsafeGetTensorImpl()->data() ||
         weight.dtype() != owner.dtype() || weight.device() != owner.device()) {
@@ -138,7 +163,9 @@ void relink(const Tie& tie) {
 }
 
 void forget_user_grads(const Tie& tie) {
-  for (const Tie::Use& user : tie.users) user.weight.mutable_grad().reset();
+  for (const Tie::Use& user : tie.users) {
+    if (user.module != nullptr) user.weight.mutable_grad().reset();
+  }
 }
 
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
@@ -157,6 +184,7 @@ void check_not_shared(const std::vector<std::string>& layer_names, const std::ve
                     found->second.name, name, remedy));
   };
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+    if (layers[layer].module == nullptr) continue;
     for (const auto& item : layers[layer].module->named_parameters()) {
       check(layer, item.key(), item.value(), " and tie them with LayerChain::tie");
     }

@@ -3,6 +3,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -28,20 +29,24 @@ struct Tie {
   struct Use {
     int layer = 0;
     at::Tensor weight;
-    std::shared_ptr<torch::nn::Module> module;  // that has it
-    std::string key;                            // in the module
+    std::shared_ptr<torch::nn::Module>
+        module;       // that has it; null, as the weight is, if another process runs the layer
+    std::string key;  // in the module
   };
   Use owner;
   std::vector<Use> users;  // in the order of the layers
 };
 
-// Binds the parameters in the layers, which have the given names. Throws InvalidArgument, before anything is changed, for a
+// Binds the parameters in the layers, which have the given names; those whose module is null are of other processes. Throws InvalidArgument, before anything is changed, for a
 // name that no layer has, parameters of different shapes or types, and a parameter tied to itself or to two owners.
 std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
                            const std::vector<Layer>& layers);
 
 // Makes the users parameters of their modules again, with memory of their own.
 void untie(const Tie& tie);
+
+// The layers that are not this process's own are let go, with what they hold of the tie.
+void keep_own(Tie& tie, const std::function<bool(int layer)>& is_own);
 
 // Points the users' memory at their owner's again, where a cast or a load has given the owner other memory.
 void relink(const Tie& tie);

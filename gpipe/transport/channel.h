@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/transport/flow_ends.h"
 
 namespace gpipe {
 
@@ -28,13 +29,13 @@ class CancelledError : public Error {
 //
 // Thread-safe.
 template <typename Message>
-class Channel {
+class Channel : public FlowSink<Message>, public FlowSource<Message> {
  public:
   // REQUIRES: capacity >= 1.
   explicit Channel(int capacity) : capacity_(static_cast<std::size_t>(capacity)) {}
 
   // Waits for room. Throws CancelledError.
-  void put(Message message) {
+  void put(Message message) override {
     look([&] { return count_ < capacity_; });
     std::unique_lock<std::mutex> lock(mutex_);
     room_.wait(lock, [&] { return cancelled_ || messages_.size() < capacity_; });
@@ -59,8 +60,10 @@ class Channel {
     return message;
   }
 
+  Message take(int /*micro_batch*/) override { return take(); }
+
   // Drops what is in the channel and makes every wait, now and until `reset`, throw.
-  void cancel() {
+  void cancel() override {
     std::deque<Message> dropped;  // freed outside the lock
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -73,7 +76,7 @@ class Channel {
   }
 
   // REQUIRES: no worker is inside put or take.
-  void reset() {
+  void reset() override {
     const std::lock_guard<std::mutex> lock(mutex_);
     cancelled_ = false;
     messages_.clear();

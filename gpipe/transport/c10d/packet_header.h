@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/stage.h"
+#include "gpipe/transport/packet.h"
 
 namespace gpipe {
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <set>
@@ -113,6 +114,9 @@ std::vector<std::string> Peers::gather(const std::string& name, const std::strin
   for (int rank = 0; rank < world_.size; ++rank) {
     std::chrono::microseconds pause{200};
     while (!store_->find(prefix + std::to_string(rank), values[static_cast<std::size_t>(rank)])) {
+      if (const auto testimony = testimony_of_rank(rank)) {
+        throw PeerError(place_of(rank), fmt::format("it has failed: {}", testimony->text));
+      }
       if (milliseconds_until(deadline) == 0) {
         std::string what = fmt::format("it has not come within {} s", world_.timeout_seconds);
         const std::string refusals = server_ ? server_->refusals() : "";
@@ -150,29 +154,103 @@ void Peers::leave_together() {
   if (world_.size > 1) gather("leave", "");
 }
 
-void Peers::fail(std::exception_ptr error) {
-  bool is_first = false;
+int Peers::reserve_flows(int count) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const int first = num_flows_;
+  num_flows_ += count;
+  return first;
+}
+
+// For a rank that has waited a little less to speak, too.
+double Peers::grace_seconds() const { return std::min(5.0, world_.timeout_seconds / 8); }
+
+std::optional<Testimony> Peers::testimony_of_rank(int rank) {
+  std::string text;
+  if (!store_->find(fmt::format("gpipe/failed/{}", rank), text)) return std::nullopt;
+  return decode_testimony(text);
+}
+
+std::exception_ptr Peers::blame_the_right_one(const std::exception_ptr& error, const Testimony& own) {
+  const auto ask = [&](int rank, bool wait) {
+    const Deadline deadline = deadline_in(wait ? grace_seconds() : 0);
+    std::optional<Testimony> testimony = testimony_of_rank(rank);
+    while (!testimony && milliseconds_until(deadline) > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+      testimony = testimony_of_rank(rank);
+    }
+    return testimony;
+  };
+  try {
+    return blame(error, own, world_.rank, ask, [this](int rank) { return place_of(rank); });
+  } catch (const PeerError&) {  // the store is rank 0, which answers whatever its stage does
+    if (own.blamed == 0) return error;
+    PeerPlace place = place_of(0);
+    place.flow = own.flow;
+    place.micro_batch = own.micro_batch;
+    return std::make_exception_ptr(PeerError(
+        place,
+        fmt::format("its store does not answer any more; this rank waited for rank {}: {}", own.blamed, own.text)));
+  }
+}
+
+// Those who are to blame do not come.
+void Peers::let_others_read(const std::exception_ptr& error) {
+  int num_gone = 0;
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError&) {
+    num_gone = 1;
+  } catch (...) {  // NOLINT(bugprone-empty-catch) this rank's own
+  }
+  const Deadline deadline = deadline_in(2 * grace_seconds());
+  auto num_settled = store_->add("gpipe/settled", 1);
+  while (world_.rank == 0 && num_settled + num_gone < world_.size && milliseconds_until(deadline) > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    num_settled = store_->add("gpipe/settled", 0);
+  }
+}
+
+void Peers::fail(std::exception_ptr error, bool silent) {
+  {
+    std::unique_lock<std::mutex> lock(mutex_);
+    if (ending_) {
+      ended_.wait(lock, [&] { return error_ != nullptr; });
+      std::rethrow_exception(error_);
+    }
+    ending_ = true;
+  }
+  if (store_ != nullptr) {
+    const Testimony own = testimony_of(error, silent);
+    store_->hurry(to_milliseconds(grace_seconds()));
+    try {
+      store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_vector(encode(own)));
+    } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) found out again below
+    }
+    if (device_ != nullptr) device_->close();
+    error = blame_the_right_one(error, own);
+  }
   {
     const std::lock_guard<std::mutex> lock(mutex_);
-    is_first = error_ == nullptr;
-    if (is_first) error_ = std::move(error);
-    if (is_first) {
-      for (const auto& [number, wake] : listeners_) wake();
-    }
+    error_ = error;
+    for (const auto& [number, wake] : listeners_) wake();
   }
-  if (is_first && device_ != nullptr) device_->close();
-  check();
-  std::terminate();  // not reached
+  ended_.notify_all();
+  try {
+    if (store_ != nullptr) let_others_read(error);
+  } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) nobody is left to tell
+  }
+  std::rethrow_exception(error);
 }
 
 void Peers::check() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
+  std::unique_lock<std::mutex> lock(mutex_);
+  ended_.wait(lock, [&] { return !ending_ || error_ != nullptr; });
   if (error_ != nullptr) std::rethrow_exception(error_);
 }
 
 bool Peers::has_failed() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return error_ != nullptr;
+  return ending_;
 }
 
 int Peers::on_failure(std::function<void()> wake) {

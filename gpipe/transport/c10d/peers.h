@@ -1,11 +1,13 @@
 // Peers: the other ranks of a world, connected over c10d.
 #pragma once
 
+#include <condition_variable>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 #include <vector>
@@ -16,6 +18,7 @@
 #include "gpipe/transport/c10d/proven_device.h"
 #include "gpipe/transport/c10d/proven_store.h"
 #include "gpipe/transport/c10d/store_server.h"
+#include "gpipe/transport/c10d/testimony.h"
 
 namespace gpipe {
 
@@ -52,8 +55,13 @@ class Peers {
   // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws PeerError.
   void leave_together();
 
-  // Ends this rank's part, unless it has ended, and throws the first error.
-  [[noreturn]] void fail(std::exception_ptr error);
+  // So many numbers for flows, from the one it returns. REQUIRES: all ranks make the same calls in the same order.
+  int reserve_flows(int count);
+
+  // Ends this rank's part, unless it has ended, and throws the first error. That is `error`, or, if it is a PeerError and the
+  // other ranks know more, one about the rank that is to blame: see Note [Who is to blame]. `silent` says that the peer gave no
+  // sign of life for the timeout. Rank 0, which has the store, stays for a moment until the others have read it.
+  [[noreturn]] void fail(std::exception_ptr error, bool silent = false);
   // Throws the first error, if there is one.
   void check() const;
   bool has_failed() const;
@@ -68,6 +76,10 @@ class Peers {
   void meet();
   void connect_gloo();
   std::vector<std::string> gather(const std::string& name, const std::string& value);
+  std::optional<Testimony> testimony_of_rank(int rank);
+  std::exception_ptr blame_the_right_one(const std::exception_ptr& error, const Testimony& own);
+  void let_others_read(const std::exception_ptr& error);
+  double grace_seconds() const;
 
   const World world_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
@@ -78,8 +90,11 @@ class Peers {
   std::vector<std::string> hosts_;  // by rank
   int num_gathered_ = 0;
 
-  mutable std::mutex mutex_;
-  std::exception_ptr error_;
+  mutable std::mutex mutex_;  // of everything below
+  mutable std::condition_variable ended_;
+  bool ending_ = false;
+  std::exception_ptr error_;  // once it is clear who is to blame
+  int num_flows_ = 0;
   std::map<int, std::function<void()>> listeners_;
   int next_listener_ = 0;
 };

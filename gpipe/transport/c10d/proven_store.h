@@ -38,10 +38,14 @@ class ProvenStore : public c10d::Store {
   // Without waiting; false if there is no such key.
   bool find(const std::string& key, std::string& value);
 
+  // From now on the server has this long to answer, if that is less than the timeout.
+  void hurry(std::chrono::milliseconds longest);
+
  private:
   StoreReply ask(StoreRequest request, const std::string& body, std::string* value = nullptr);
 
   std::mutex mutex_;
+  std::chrono::milliseconds longest_;  // for an answer
   FileDescriptor socket_;
   const std::string master_host_;
 };

@@ -80,12 +80,12 @@ void FlowEnd::cancel() {
 
 PeerPlace FlowEnd::place(int micro_batch) const {
   PeerPlace place = peers_.place_of(options_.peer);
-  place.flow = to_string(options_.flow);
+  place.flow = options_.name.empty() ? to_string(options_.flow) : options_.name;
   place.micro_batch = micro_batch;
   return place;
 }
 
-void FlowEnd::fail_with(std::exception_ptr error) { peers_.fail(std::move(error)); }
+void FlowEnd::fail_with(std::exception_ptr error, bool silent) { peers_.fail(std::move(error), silent); }
 
 template <typename Ready>
 void FlowEnd::wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready, int micro_batch, const char* verb) {
@@ -113,9 +113,10 @@ void FlowEnd::wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready,
     }
   }
   fail_with(std::make_exception_ptr(PeerError(
-      place(micro_batch), fmt::format("silent for {} s, while this rank waited to {}; if it was only slow, raise "
-                                      "GPIPE_TIMEOUT",
-                                      seconds, verb))));
+                place(micro_batch), fmt::format("silent for {} s, while this rank waited to {}; if it was only slow, "
+                                                "raise GPIPE_TIMEOUT",
+                                                seconds, verb))),
+            /*silent=*/true);
 }
 
 bool FlowEnd::finish(const Work& work) {
@@ -179,6 +180,12 @@ void FlowSender::put(const Packet& packet) {
   on_the_way_.push_back(std::move(works));
   lock.unlock();
   changed_.notify_all();
+}
+
+void FlowSender::flush() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  wait_until(
+      lock, [&] { return on_the_way_.empty(); }, -1, "send");
 }
 
 void FlowSender::reset(std::int64_t) {

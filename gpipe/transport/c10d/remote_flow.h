@@ -8,19 +8,21 @@
 #include <exception>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <vector>
 
-#include "gpipe/execute/stage.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/transport/c10d/packet_header.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/packet.h"
 
 namespace gpipe {
 
 // Both ends give the same.
 struct RemoteFlowOptions {
   Flow flow;
+  std::string name = {};  // for errors, of what is no flow between stages; empty: the flow's
   // Its number among all flows of the run, from 0 to 2^20. Each is used once while the peers live: Gloo remembers what a
   // receiver has asked for, even if that is gone.
   int id = 0;
@@ -64,7 +66,7 @@ class FlowEnd {
   bool finish(const Work& work);
   PeerPlace place(int micro_batch) const;
   // Ends this rank's part because of what Gloo threw.
-  [[noreturn]] void fail_with(std::exception_ptr error);
+  [[noreturn]] void fail_with(std::exception_ptr error, bool silent = false);
 
   Peers& peers_;
   const RemoteFlowOptions options_;
@@ -91,6 +93,8 @@ class FlowSender : public FlowEnd {
   // Waits for room, starts to send and returns. Nothing may write to the tensors until they are sent. Throws
   // InvalidArgument, and sends nothing, for what `describe` refuses.
   void put(const Packet& packet);
+  // Waits until all is sent: from then on the tensors may be written to.
+  void flush();
   // REQUIRES: nobody is inside put. What was put goes on its way.
   void reset(std::int64_t step);
 

@@ -1,0 +1,22 @@
+// What a program asks all ranks of a pipeline for. On threads of one process there is only this one.
+#pragma once
+
+#include <string>
+
+#include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+// Into the layers that this rank runs; the file may have those of other ranks, too. Throws as load_weights for a module does.
+void load_weights(const std::string& path, const Pipeline& pipeline);
+
+// All ranks call those below. They throw PeerError.
+
+// Whether it is true on any rank: for decisions that all have to make alike, such as to stop.
+bool any_rank(const Pipeline& pipeline, bool value);
+
+// The parameters and buffers of all stages, as weights_of gives them for a pipeline on threads. On rank 0; elsewhere nothing.
+NamedTensors gather_weights(const Pipeline& pipeline);
+
+}  // namespace gpipe

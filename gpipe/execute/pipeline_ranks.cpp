@@ -1,0 +1,121 @@
+// What a pipeline agrees on with the other ranks before it does anything. See Note [One stage a process].
+#include <fmt/format.h>
+#include <torch/torch.h>
+#include <torch/version.h>
+
+#include <algorithm>
+
+#include "gpipe/error.h"
+#include "gpipe/execute/pipeline.h"
+#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/c10d/peers.h"
+
+namespace gpipe {
+Fingerprint PipelineImpl::fingerprint(const LayerChain& chain) const {
+  Fingerprint entries;
+  const auto add = [&](const std::string& name, const auto& value) {
+    entries.emplace_back(name, fmt::format("{}", value));
+  };
+  add("gpipe", GPIPE_VERSION);
+  add("libtorch", TORCH_VERSION);
+  add("num_stages", options_.num_stages());
+  add("num_micro_batches", options_.num_micro_batches());
+  add("schedule", options_.custom_schedule() ? to_csv(*options_.custom_schedule()) : options_.schedule());
+  add("chunks_per_worker", options_.chunks_per_worker());
+  add("recompute", gpipe::name(options_.recompute()));
+  for (const Recompute recompute : options_.recompute_by_stage()) add("recompute_by_stage", gpipe::name(recompute));
+  for (const Rematerialization& stage : options_.rematerialization()) add("rematerialization", to_text(stage));
+  add("balance", fmt::format("{}", fmt::join(options_.balance(), ", ")));
+  add("seed", options_.seed());
+  add("threads_per_stage", options_.threads_per_stage());
+  add("loss_reduction", options_.loss_reduction() == LossReduction::kMean ? "mean" : "sum");
+  add("replicated_inputs", fmt::format("{}", fmt::join(options_.replicated_inputs(), ", ")));
+  add("measure_memory", options_.measure_memory());
+  add("memory_limit_bytes", options_.memory_limit_bytes());
+  for (int layer = 0; layer < chain.size(); ++layer) add(fmt::format("layer {}", layer), chain.name(layer));
+  for (const TieNames& tie : chain.ties()) add("tie", fmt::format("{} = {}", tie.user, tie.owner));
+  return entries;
+}
+
+StepCall PipelineImpl::make_call(const std::string& name) const {
+  StepCall call;
+  call.name = name;
+  call.step = step_;
+  call.training = is_training();
+  call.grad_mode = at::GradMode::is_enabled();
+  for (const auto& [key, pool] : pools_) {
+    for (const auto& assembly : pool.idle) call.idle.push_back(assembly->number());
+  }
+  return call;
+}
+
+StepCall PipelineImpl::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
+                             std::vector<Tensors>* given) {
+  if (ranks_ == nullptr) {
+    prepare(call);
+    return call;
+  }
+  ranks_->peers().check();
+  std::exception_ptr error;
+  try {
+    prepare(call);
+  } catch (const std::exception& exception) {
+    error = std::current_exception();
+    call.refusal = exception.what();
+    if (call.refusal.empty()) call.refusal = "an error without a text";
+  }
+  Tensors own = {to_tensor(encode(call))};
+  if (given != nullptr) {
+    const Tensors& extra = given->at(0);
+    own.insert(own.end(), extra.begin(), extra.end());
+    given->clear();
+  }
+  std::vector<StepCall> of_rank;
+  for (Tensors& tensors : ranks_->exchange().gather(own)) {
+    of_rank.push_back(decode_step_call(to_text(tensors.at(0))));
+    if (given == nullptr) continue;
+    tensors.erase(tensors.begin());
+    given->push_back(std::move(tensors));
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+  return gpipe::agree(of_rank);
+}
+
+ReadyBatch PipelineImpl::ready(StepCall call, const Tensors& inputs, const Tensors* targets,
+                               std::vector<MicroBatch>* target_batches) {
+  const int count = options_.num_micro_batches();
+  const std::vector<int>& replicated = options_.replicated_inputs();
+  const bool given = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.defined(); });
+  ReadyBatch batch;
+  const StepCall agreed = agree(std::move(call), [&](StepCall& own) {
+    if (runs_first()) batch.micro_batches = split_batch(inputs, count, replicated);
+    if (targets != nullptr && runs_last()) *target_batches = split_batch(*targets, count, {}, "targets");
+    own.input_rows = num_rows(inputs, replicated);
+    if (targets != nullptr) own.target_rows = num_rows(*targets);
+    if (ranks_ == nullptr && targets != nullptr && own.input_rows != own.target_rows) {
+      throw InvalidArgument(
+          fmt::format("the inputs have {} rows, but the targets have {}", own.input_rows, own.target_rows));
+    }
+    if (given || ranks_ == nullptr) {
+      own.requires_grad.emplace();
+      for (const at::Tensor& input : inputs) {
+        own.requires_grad->push_back(own.needs_grad && input.defined() && input.requires_grad());
+      }
+    }
+    if (ranks_ == nullptr || !runs_first()) return;
+    const StepMode mode = targets != nullptr ? StepMode::kTogether
+                          : own.needs_grad   ? StepMode::kApart
+                                             : StepMode::kForwardOnly;
+    const int num_micro_batches = static_cast<int>(batch.micro_batches.size());
+    if (pools_.count({num_micro_batches, mode, is_training()}) != 0) return;
+    make_schedule(num_micro_batches, mode);  // throws if there is none
+  });
+  if (!runs_first()) batch.micro_batches = split_rows(agreed.input_rows, count);
+  if (targets != nullptr && !runs_last()) *target_batches = split_rows(agreed.input_rows, count);
+  batch.requires_grad = agreed.requires_grad.value_or(std::vector<bool>());
+  batch.needs_grad = agreed.needs_grad;
+  batch.idle = agreed.idle;
+  return batch;
+}
+
+}  // namespace gpipe

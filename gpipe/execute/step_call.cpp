@@ -1,0 +1,139 @@
+#include "gpipe/execute/step_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <map>
+
+#include "gpipe/error.h"
+#include "gpipe/transport/c10d/fingerprint.h"
+
+namespace gpipe {
+namespace {
+
+std::string flags_text(const std::vector<bool>& flags) {
+  std::string text;
+  for (const bool flag : flags) text += flag ? '1' : '0';
+  return text;
+}
+
+std::int64_t to_number(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) throw InvalidArgument("this is not a call of a step");
+  return number;
+}
+
+// Where all ranks that say something must say the same. Empty: it says nothing.
+struct Field {
+  const char* name;
+  std::function<std::string(const StepCall&)> value;
+};
+
+std::string rows_text(std::int64_t rows) { return rows < 0 ? "" : std::to_string(rows); }
+
+std::vector<Field> fields() {
+  return {{"the call", [](const StepCall& call) { return call.name; }},
+          {"the step", [](const StepCall& call) { return std::to_string(call.step); }},
+          {"training", [](const StepCall& call) { return std::string(call.training ? "on" : "off"); }},
+          {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }},
+          {"the forward that it belongs to",
+           [](const StepCall& call) { return call.assembly < 0 ? "" : std::to_string(call.assembly); }},
+          {"the number of rows of the inputs", [](const StepCall& call) { return rows_text(call.input_rows); }},
+          {"the number of rows of the targets", [](const StepCall& call) { return rows_text(call.target_rows); }},
+          {"what inputs require a gradient",
+           [](const StepCall& call) { return call.requires_grad ? "[" + flags_text(*call.requires_grad) + "]" : ""; }}};
+}
+
+}  // namespace
+
+std::string encode(const StepCall& call) {
+  Fingerprint entries = {{"name", call.name},
+                         {"step", std::to_string(call.step)},
+                         {"training", std::to_string(static_cast<int>(call.training))},
+                         {"grad_mode", std::to_string(static_cast<int>(call.grad_mode))},
+                         {"needs_grad", std::to_string(static_cast<int>(call.needs_grad))},
+                         {"input_rows", std::to_string(call.input_rows)},
+                         {"target_rows", std::to_string(call.target_rows)},
+                         {"assembly", std::to_string(call.assembly)},
+                         {"refusal", call.refusal}};
+  if (call.requires_grad) entries.emplace_back("requires_grad", flags_text(*call.requires_grad));
+  for (const int assembly : call.idle) entries.emplace_back("idle", std::to_string(assembly));
+  return encode(entries);
+}
+
+StepCall decode_step_call(const std::string& text) {
+  StepCall call;
+  for (const auto& [name, value] : decode_fingerprint(text)) {
+    if (name == "name") {
+      call.name = value;
+    } else if (name == "refusal") {
+      call.refusal = value;
+    } else if (name == "requires_grad") {
+      call.requires_grad.emplace();
+      for (const char flag : value) call.requires_grad->push_back(flag == '1');
+    } else {
+      const std::int64_t number = to_number(value);
+      if (name == "step") call.step = number;
+      if (name == "training") call.training = number != 0;
+      if (name == "grad_mode") call.grad_mode = number != 0;
+      if (name == "needs_grad") call.needs_grad = number != 0;
+      if (name == "input_rows") call.input_rows = number;
+      if (name == "target_rows") call.target_rows = number;
+      if (name == "assembly") call.assembly = static_cast<int>(number);
+      if (name == "idle") call.idle.push_back(static_cast<int>(number));
+    }
+  }
+  return call;
+}
+
+StepCall agree(const std::vector<StepCall>& of_rank) {
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+    const StepCall& call = of_rank[rank];
+    if (call.refusal.empty()) continue;
+    throw InvalidArgument(fmt::format("rank {} cannot run this {}: {}", rank, call.name, call.refusal));
+  }
+  for (const Field& field : fields()) {
+    std::size_t first = 0;
+    for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+      const std::string before = field.value(of_rank[first]);
+      const std::string value = field.value(of_rank[rank]);
+      if (before.empty()) first = rank;
+      if (before.empty() || value.empty() || value == before) continue;
+      throw FingerprintError(
+          fmt::format(
+              "the ranks do not make the same call: {} is {} on rank {}, but {} on rank {}; every rank has to make "
+              "the same calls in the same order",
+              field.name, before, first, value, rank),
+          field.name, static_cast<int>(rank));
+    }
+  }
+  StepCall agreed = of_rank.front();
+  std::map<int, std::size_t> num_idle;
+  int input_rank = 0;
+  int target_rank = 0;
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+    const StepCall& call = of_rank[rank];
+    agreed.needs_grad |= call.needs_grad;
+    if (agreed.input_rows < 0 && call.input_rows >= 0) input_rank = static_cast<int>(rank);
+    if (agreed.target_rows < 0 && call.target_rows >= 0) target_rank = static_cast<int>(rank);
+    agreed.input_rows = std::max(agreed.input_rows, call.input_rows);
+    agreed.target_rows = std::max(agreed.target_rows, call.target_rows);
+    agreed.assembly = std::max(agreed.assembly, call.assembly);
+    if (!agreed.requires_grad) agreed.requires_grad = call.requires_grad;
+    for (const int assembly : call.idle) ++num_idle[assembly];
+  }
+  agreed.idle.clear();
+  for (const auto& [assembly, count] : num_idle) {
+    if (count == of_rank.size()) agreed.idle.push_back(assembly);
+  }
+  if (agreed.target_rows >= 0 && agreed.target_rows != agreed.input_rows) {
+    throw InvalidArgument(fmt::format("the inputs have {} rows on rank {}, but the targets have {} on rank {}",
+                                      agreed.input_rows, input_rank, agreed.target_rows, target_rank));
+  }
+  return agreed;
+}
+
+}  // namespace gpipe

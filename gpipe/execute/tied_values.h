@@ -1,0 +1,32 @@
+// Tied values: a weight that a layer on another rank owns is brought from there at the beginning of each step.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "gpipe/execute/ranks.h"
+#include "gpipe/model/tie.h"
+
+namespace gpipe {
+
+class FlowSender;
+class FlowReceiver;
+
+// Thread-compatible.
+class TiedValues {
+ public:
+  // `worker_of_layer` by layer. REQUIRES: `ties` and `ranks` outlive it.
+  TiedValues(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer, const Ranks& ranks);
+  ~TiedValues();
+
+  // Called by all ranks. Throws as a flow's ends do, and InvalidArgument if the weights do not fit together.
+  void bring();
+
+ private:
+  struct Way;
+  const std::vector<Tie>& ties_;
+  std::vector<std::unique_ptr<Way>> ways_;  // this rank's
+  std::int64_t number_ = 0;
+};
+
+}  // namespace gpipe

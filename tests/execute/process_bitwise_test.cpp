@@ -1,0 +1,96 @@
+// The first promise over processes: the same bits as the plain model, and so as threads, for a third of the grid.
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <set>
+
+#include "gpipe/launch/world.h"
+#include "gpipe/transport/c10d/peers.h"
+#include "tests/execute/rank_processes.h"
+#include "tests/execute/training.h"
+
+namespace gpipe::test {
+namespace {
+
+struct Case {
+  const char* schedule;
+  Recompute recompute;
+  std::int64_t num_samples;
+  bool balance;  // else by profiling
+};
+
+constexpr Case kCases[] = {{"gpipe", Recompute::kAlways, 16, true},
+                           {"1f1b", Recompute::kNever, 13, true},
+                           {"interleaved", Recompute::kExceptLast, 13, true},
+                           {"1f1b", Recompute::kExceptLast, 3, true},
+                           {"1f1b", Recompute::kNever, 13, false}};
+
+// Names of the parameters and buffers of the layers that this rank runs.
+std::set<std::string> own_names(const LayerChain& chain, const std::vector<int>& balance, const World& world,
+                                const Trained& all) {
+  std::set<std::string> names;
+  int layer = 0;
+  for (std::size_t stage = 0; stage < balance.size(); ++stage) {
+    for (int count = balance[stage]; count > 0; --count, ++layer) {
+      if (static_cast<int>(stage) % world.size != world.rank) continue;
+      for (const auto& [name, tensor] : all.tensors) {
+        if (name.rfind(chain.name(layer) + ".", 0) == 0) names.insert(name);
+      }
+    }
+  }
+  return names;
+}
+
+// The processes of the test below.
+TEST(Rank, DISABLED_Grid) {
+  at::set_num_threads(1);
+  const auto peers = std::make_shared<Peers>(read_world());
+  const World& world = peers->world();
+  for (const char* name : {"mlp", "cnn", "transformer", "unet"}) {
+    const TestModel model = make_model(name);
+    std::map<std::int64_t, Trained> plain;
+    for (const Case& tried : kCases) {
+      SCOPED_TRACE(testing::Message() << name << ", " << tried.num_samples << " samples, " << tried.schedule
+                                      << ", recompute " << gpipe::name(tried.recompute) << ", balance "
+                                      << tried.balance);
+      if (plain.count(tried.num_samples) == 0) plain[tried.num_samples] = train_plainly(model, tried.num_samples);
+      const Trained& expected = plain[tried.num_samples];
+      const int num_stages = std::string(tried.schedule) == "interleaved" ? 2 * world.size : world.size;
+      std::vector<int> balance = even_balance(model.chain.size(), num_stages);
+      PipelineOptions options = PipelineOptions(world.size)
+                                    .num_micro_batches(kNumMicroBatches)
+                                    .schedule(tried.schedule)
+                                    .recompute(tried.recompute)
+                                    .peers(peers);
+      if (tried.balance) options.balance(balance);
+      const Trained got = train_pipelined(model, tried.num_samples, options, &balance);
+      std::set<std::string> names = own_names(model.chain, balance, world, expected);
+      for (int step = 0; step < kNumSteps; ++step) names.insert("loss" + std::to_string(step));
+      std::set<std::string> got_names;
+      for (const auto& [key, tensor] : got.tensors) {
+        got_names.insert(key);
+        ASSERT_TRUE(expected.tensors.count(key)) << key;
+        EXPECT_TRUE(torch::equal(tensor, expected.tensors.at(key))) << key;
+      }
+      EXPECT_EQ(got_names, names);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+  peers->leave_together();
+}
+
+class ProcessBitwiseTest : public ::testing::TestWithParam<int> {};
+
+TEST_P(ProcessBitwiseTest, ProcessesTrainAsThePlainModelDoes) {
+  RankProcesses ranks(GetParam(), "Grid", 30);
+  for (int rank = 0; rank < GetParam(); ++rank) {
+    EXPECT_EQ(ranks.wait(rank, 100), 0) << "rank " << rank << ": " << ranks.output(rank);
+    EXPECT_NE(ranks.output(rank).find("[  PASSED  ] 1 test"), std::string::npos) << ranks.output(rank);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Worlds, ProcessBitwiseTest, ::testing::Values(2, 3, 4),
+                         [](const auto& test) { return std::to_string(test.param) + "Processes"; });
+
+}  // namespace
+}  // namespace gpipe::test

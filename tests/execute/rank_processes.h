@@ -1,0 +1,157 @@
+// Ranks of a world as processes of their own: this very program again, with the variables of a launcher.
+#pragma once
+
+#include <fcntl.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "gpipe/launch/network.h"
+
+extern char** environ;
+
+namespace gpipe::test {
+
+// In the process: until RankProcesses::start.
+inline void wait_for_start() {
+  std::printf("ready\n");
+  std::fflush(stdout);
+  while (access(std::getenv("GPIPE_TEST_START"), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+}
+
+struct RankPlaces {
+  std::string master_address = "127.0.0.1";
+  std::vector<std::string> namespaces = {};  // of the network, one a rank; empty: all are in this one
+};
+
+// Each runs the disabled test `role`, as any program would under a launcher.
+class RankProcesses {
+ public:
+  RankProcesses(int size, const std::string& role, double timeout_seconds, RankPlaces places = {})
+      : places_(std::move(places)) {
+    const int port = free_port("127.0.0.1");
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.push_back({});
+      ranks_.back().file = new_file();
+      spawn(rank, size, role, port, timeout_seconds);
+    }
+  }
+  ~RankProcesses() {
+    for (Rank& rank : ranks_) {
+      if (rank.process > 0) {
+        kill(rank.process, SIGKILL);
+        waitpid(rank.process, nullptr, 0);
+      }
+      std::remove(rank.file.c_str());
+    }
+    std::remove((ranks_.front().file + ".start").c_str());
+  }
+  RankProcesses(const RankProcesses&) = delete;
+  RankProcesses& operator=(const RankProcesses&) = delete;
+
+  // For roles that call wait_for_start, so that a short timeout does not count the time that processes take to come up.
+  bool start() const {
+    for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
+      if (!wait_for_output(rank, "ready", 60)) return false;
+    }
+    std::ofstream(ranks_.front().file + ".start") << "go";
+    return true;
+  }
+
+  pid_t process(int rank) const { return ranks_[rank].process; }
+  void send(int rank, int signal) const { kill(ranks_[rank].process, signal); }
+
+  // The exit code, or 128 + the signal; -1 if it has not ended after so long.
+  int wait(int rank, double seconds) {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (std::chrono::steady_clock::now() < end) {
+      int status = 0;
+      if (waitpid(ranks_[rank].process, &status, WNOHANG) > 0) {
+        ranks_[rank].process = -1;
+        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return -1;
+  }
+
+  // What it has printed so far.
+  std::string output(int rank) const {
+    std::stringstream text;
+    text << std::ifstream(ranks_[rank].file).rdbuf();
+    return text.str();
+  }
+
+  bool wait_for_output(int rank, const std::string& text, double seconds) const {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
+    while (output(rank).find(text) == std::string::npos) {
+      if (std::chrono::steady_clock::now() > end) return false;
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return true;
+  }
+
+ private:
+  struct Rank {
+    pid_t process = -1;
+    std::string file;  // of its output
+  };
+
+  static std::string new_file() {
+    std::string name = "/tmp/gpipe_rank_XXXXXX";
+    const int descriptor = mkstemp(name.data());
+    if (descriptor >= 0) close(descriptor);
+    return name;
+  }
+
+  void spawn(int rank, int size, const std::string& role, int port, double timeout_seconds) {
+    const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
+    set("RANK", std::to_string(rank));
+    set("WORLD_SIZE", std::to_string(size));
+    const bool is_alone = !places_.namespaces.empty();  // on its host
+    set("LOCAL_RANK", std::to_string(is_alone ? 0 : rank));
+    set("LOCAL_WORLD_SIZE", std::to_string(is_alone ? 1 : size));
+    set("MASTER_ADDR", places_.master_address);
+    set("MASTER_PORT", std::to_string(port));
+    set("GPIPE_HOST", "host" + std::to_string(rank));
+    set("GPIPE_SECRET", "a secret that all of them share");
+    set("GPIPE_TIMEOUT", std::to_string(timeout_seconds));
+    set("OMP_NUM_THREADS", "1");
+    set("GPIPE_TEST_START", ranks_.front().file + ".start");
+    std::vector<std::string> words;
+    if (is_alone) words = {"ip", "netns", "exec", places_.namespaces[rank]};
+    words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
+    words.push_back("--gtest_filter=Rank.DISABLED_" + role);
+    words.push_back("--gtest_also_run_disabled_tests");
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 1, ranks_.back().file.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_adddup2(&actions, 1, 2);
+    posix_spawnp(&ranks_.back().process, arguments.front(), &actions, nullptr, arguments.data(), environ);
+    posix_spawn_file_actions_destroy(&actions);
+    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
+                             "GPIPE_HOST", "GPIPE_SECRET", "GPIPE_TIMEOUT", "OMP_NUM_THREADS", "GPIPE_TEST_START"}) {
+      unsetenv(name);
+    }
+  }
+
+  const RankPlaces places_;
+  std::vector<Rank> ranks_;
+};
+
+}  // namespace gpipe::test
