@@ -10,12 +10,12 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)
@@ -58,6 +58,10 @@ tsan: build/tsan/build.ninja ## run the tests of workers, channels, executor and
 fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60), with clang
 	@cmake --build build/fuzz --parallel $(JOBS) --target parse_fuzzer
 	@scripts/fuzz $(FUZZ_SECONDS)
+
+fuzz-checkpoints: build/sanitize/build.ninja ## read a million damaged safetensors files and manifests, under the address sanitizer
+	@cmake --build build/sanitize --parallel $(JOBS) --target core_tests
+	@GPIPE_FUZZ_FILES=1000000 build/sanitize/bin/core_tests --gtest_filter='*Mutated*'
 
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix

@@ -3,7 +3,7 @@
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # for ranks to prove that they know the run's secret
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # ranks prove with it that they know the run's secret; hashes of checkpoints
 
 add_library(gpipe_torch STATIC
   gpipe/model/boundary.cpp
@@ -30,6 +30,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/skip_tracer.cpp
   gpipe/model/tie.cpp
   gpipe/checkpoint/safetensors.cpp
+  gpipe/checkpoint/sha256.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/c10d/exchange.cpp

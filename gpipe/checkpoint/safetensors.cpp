@@ -1,311 +1,222 @@
 #include "gpipe/checkpoint/safetensors.h"
 
 #include <ATen/ATen.h>
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/stat.h>
+#include <torch/version.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
-#include <limits>
-#include <nlohmann/json.hpp>
+#include <memory>
 #include <optional>
-#include <set>
+
+#include "gpipe/checkpoint/mapped_file.h"
+#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint/sha256.h"
+
+static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 
 namespace gpipe {
 namespace {
-
-// Note [The file]
-// ~~~~~~~~~~~~~~~
-//   8 bytes  length of the header, little-endian
-//   header   JSON: {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
-//   data     the tensors' bytes, little-endian, one after the other; the offsets count from here, and leave no gaps
-constexpr std::int64_t kLengthBytes = 8;
-constexpr std::int64_t kMaxHeaderBytes = 100'000'000;
-constexpr const char* kMetadata = "__metadata__";
 
 struct TypeName {
   at::ScalarType type;
   const char* name;
 };
 constexpr TypeName kTypeNames[] = {
-    {at::kDouble, "F64"}, {at::kFloat, "F32"}, {at::kHalf, "F16"}, {at::kBFloat16, "BF16"}, {at::kLong, "I64"},
-    {at::kInt, "I32"},    {at::kShort, "I16"}, {at::kChar, "I8"},  {at::kByte, "U8"},       {at::kBool, "BOOL"}};
-
-std::string error_text() { return std::strerror(errno); }
-
-// A file descriptor that is closed at the end.
-class Descriptor {
- public:
-  Descriptor(const std::string& path, int flags) : fd_(open(path.c_str(), flags | O_CLOEXEC, 0666)) {
-    if (fd_ < 0) {
-      throw CheckpointError(fmt::format("{}: {}; check the path and its permissions", path, error_text()));
-    }
-  }
-  ~Descriptor() { close(fd_); }
-  Descriptor(const Descriptor&) = delete;
-  Descriptor& operator=(const Descriptor&) = delete;
-  int get() const { return fd_; }
-
- private:
-  int fd_;
+    {at::kDouble, "F64"},
+    {at::kFloat, "F32"},
+    {at::kHalf, "F16"},
+    {at::kBFloat16, "BF16"},
+    {at::kLong, "I64"},
+    {at::kInt, "I32"},
+    {at::kShort, "I16"},
+    {at::kChar, "I8"},
+    {at::kByte, "U8"},
+    {at::kBool, "BOOL"},
+    {at::kComplexFloat, "C64"},
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 3)
+    {at::kUInt16, "U16"},
+    {at::kUInt32, "U32"},
+    {at::kUInt64, "U64"},
+    {at::kFloat8_e4m3fn, "F8_E4M3"},
+    {at::kFloat8_e5m2, "F8_E5M2"},
+#endif
 };
 
-void write_all(int fd, const char* bytes, std::size_t size, const std::string& path) {
-  while (size > 0) {
-    const ssize_t written = write(fd, bytes, std::min(size, std::size_t{1} << 30));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw CheckpointError(fmt::format("{}: cannot be written: {}", path, error_text()));
-    bytes += written;
-    size -= static_cast<std::size_t>(written);
-  }
-}
-
-void read_all(int fd, char* bytes, std::size_t size, const std::string& path) {
-  while (size > 0) {
-    const ssize_t got = read(fd, bytes, std::min(size, std::size_t{1} << 30));
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) throw CheckpointError(fmt::format("{}: cannot be read: {}", path, error_text()));
-    if (got == 0)
-      throw CheckpointError(fmt::format("{}: ends too early; it was cut short while it was read; try again", path));
-    bytes += got;
-    size -= static_cast<std::size_t>(got);
-  }
-}
-
-void sync(int fd, const std::string& path) {
-  if (fsync(fd) != 0) throw CheckpointError(fmt::format("{}: cannot be flushed to the disk: {}", path, error_text()));
-}
-
-std::string directory_of(const std::string& path) {
-  const std::size_t slash = path.rfind('/');
-  if (slash == std::string::npos) return ".";
-  return slash == 0 ? "/" : path.substr(0, slash);
-}
-
-std::string name_of(at::ScalarType type, const std::string& tensor) {
+const SafetensorsType* type_of(const std::string& name, const at::Tensor& tensor) {
   for (const TypeName& entry : kTypeNames) {
-    if (entry.type == type) return entry.name;
+    if (entry.type == tensor.scalar_type()) return find_safetensors_type(entry.name);
   }
-  throw InvalidArgument(
-      fmt::format("\"{}\" is of type {}, which a safetensors file cannot hold", tensor, at::toString(type)));
+  throw InvalidArgument(fmt::format("\"{}\" is of type {}, which a safetensors file cannot hold", name,
+                                    at::toString(tensor.scalar_type())));
 }
 
-std::string make_header(const NamedTensors& tensors, const std::map<std::string, std::string>& metadata) {
-  nlohmann::json header = nlohmann::json::object();
-  if (!metadata.empty()) header[kMetadata] = metadata;
-  std::int64_t offset = 0;
+std::optional<at::ScalarType> scalar_type(const SafetensorsType& type) {
+  for (const TypeName& entry : kTypeNames) {
+    if (std::strcmp(entry.name, type.name) == 0) return entry.type;
+  }
+  return std::nullopt;
+}
+
+// Hashes and writes a piece while it is in the cache.
+void write_hashed(OutputFile& file, Sha256* hash, const void* bytes, std::size_t size) {
+  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  if (hash == nullptr) {
+    file.write(bytes, size);
+    return;
+  }
+  const auto* next = static_cast<const char*>(bytes);
+  for (std::size_t done = 0; done < size; done += kPiece) {
+    const std::size_t piece = std::min(kPiece, size - done);
+    hash->add(next + done, piece);
+    file.write(next + done, piece);
+  }
+}
+
+std::vector<SafetensorsEntry> entries_of(const NamedTensors& tensors) {
+  std::vector<SafetensorsEntry> entries;
   for (const auto& [name, tensor] : tensors) {
-    if (name == kMetadata || header.contains(name)) {
-      throw InvalidArgument(fmt::format("\"{}\" cannot be a tensor's name: it is {}", name,
-                                        name == kMetadata ? "reserved" : "given twice"));
+    if (!tensor.defined()) throw InvalidArgument(fmt::format("\"{}\" is an undefined tensor", name));
+    if (tensor.layout() != at::kStrided) {
+      throw InvalidArgument(fmt::format("\"{}\" is sparse, which a safetensors file cannot hold", name));
     }
-    const auto end = offset + static_cast<std::int64_t>(tensor.nbytes());
-    header[name] = {{"dtype", name_of(tensor.scalar_type(), name)},
-                    {"shape", tensor.sizes().vec()},
-                    {"data_offsets", {offset, end}}};
-    offset = end;
+    entries.push_back({name, type_of(name, tensor), tensor.sizes().vec(), 0, 0});
   }
-  std::string text;
-  try {
-    text = header.dump();
-  } catch (const nlohmann::json::exception&) {
-    throw InvalidArgument("names and metadata of a safetensors file must be UTF-8");
-  }
-  text.append((kLengthBytes - text.size() % kLengthBytes) % kLengthBytes, ' ');  // so that the data is aligned
-  return text;
+  return entries;
 }
 
-struct Entry {
-  std::string name;
-  at::ScalarType type = at::kFloat;
-  std::vector<std::int64_t> shape;
-  std::int64_t begin = 0;
-  std::int64_t end = 0;
-};
-
-class HeaderReader {
- public:
-  explicit HeaderReader(const std::string& path) : path_(path) {}
-
-  nlohmann::json parse(const std::string& text) const {
-    // nlohmann keeps the last of equal keys: a file with two meanings.
-    std::vector<std::set<std::string>> keys;
-    const auto callback = [&](int, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-      if (event == nlohmann::json::parse_event_t::object_start) keys.emplace_back();
-      if (event == nlohmann::json::parse_event_t::object_end) keys.pop_back();
-      if (event == nlohmann::json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-        fail(fmt::format("\"{}\" occurs twice", value.get<std::string>()));
-      }
-      return true;
-    };
-    try {
-      nlohmann::json header = nlohmann::json::parse(text, callback);
-      if (!header.is_object()) fail("its header is no JSON object");
-      return header;
-    } catch (const nlohmann::json::exception& error) {
-      fail(fmt::format("its header is no JSON: {}", error.what()));
-    }
+std::int64_t write(FileSystem& files, const std::string& path, const Safetensors& content, Sha256* hash) {
+  std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
+  const std::string header = make_safetensors_header(entries, content.metadata);
+  std::map<std::string, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : content.tensors) by_name[name] = &tensor;
+  OutputFile file(files, path);
+  write_hashed(file, hash, header.data(), header.size());
+  for (const SafetensorsEntry& entry : entries) {
+    const at::Tensor tensor = by_name.at(entry.name)->detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    write_hashed(file, hash, tensor.data_ptr(), tensor.nbytes());
   }
-
-  Entry entry(const std::string& name, const nlohmann::json& value) const {
-    if (!value.is_object() || value.size() != 3) fail(fmt::format("\"{}\" needs dtype, shape and data_offsets", name));
-    Entry entry;
-    entry.name = name;
-    entry.type = type(name, value);
-    entry.shape = integers(name, value, "shape");
-    const std::vector<std::int64_t> offsets = integers(name, value, "data_offsets");
-    if (offsets.size() != 2) fail(fmt::format("\"{}\": data_offsets must be two numbers", name));
-    entry.begin = offsets[0];
-    entry.end = offsets[1];
-    const std::optional<std::int64_t> bytes = num_bytes(entry);
-    if (!bytes || entry.begin > entry.end || entry.end - entry.begin != *bytes) {
-      fail(fmt::format("\"{}\": {} bytes of data do not make the shape [{}] of {}", name, entry.end - entry.begin,
-                       fmt::join(entry.shape, ", "), at::toString(entry.type)));
-    }
-    return entry;
-  }
-
-  std::map<std::string, std::string> metadata(const nlohmann::json& value) const {
-    std::map<std::string, std::string> metadata;
-    if (!value.is_object()) fail("its metadata is no JSON object");
-    for (const auto& [key, text] : value.items()) {
-      if (!text.is_string()) fail(fmt::format("its metadata \"{}\" is no text", key));
-      metadata[key] = text.get<std::string>();
-    }
-    return metadata;
-  }
-
-  [[noreturn]] void fail(const std::string& what) const {
-    throw CheckpointError(fmt::format("{} is not a sound safetensors file: {}; write or fetch it again", path_, what));
-  }
-
- private:
-  at::ScalarType type(const std::string& name, const nlohmann::json& value) const {
-    const auto found = value.find("dtype");
-    if (found == value.end() || !found->is_string()) fail(fmt::format("\"{}\" has no dtype", name));
-    for (const TypeName& known : kTypeNames) {
-      if (known.name == found->get<std::string>()) return known.type;
-    }
-    fail(fmt::format("\"{}\" has the unknown dtype {}", name, found->dump()));
-  }
-
-  std::vector<std::int64_t> integers(const std::string& name, const nlohmann::json& value, const char* key) const {
-    const auto found = value.find(key);
-    if (found == value.end() || !found->is_array()) fail(fmt::format("\"{}\" has no {}", name, key));
-    std::vector<std::int64_t> integers;
-    for (const nlohmann::json& number : *found) {
-      if (!number.is_number_unsigned() || number.get<std::uint64_t>() > std::numeric_limits<std::int64_t>::max()) {
-        fail(fmt::format("\"{}\": {} holds {}", name, key, number.dump()));
-      }
-      integers.push_back(number.get<std::int64_t>());
-    }
-    return integers;
-  }
-
-  // Nothing if it cannot be counted.
-  static std::optional<std::int64_t> num_bytes(const Entry& entry) {
-    auto bytes = static_cast<std::int64_t>(c10::elementSize(entry.type));
-    for (const std::int64_t size : entry.shape) {
-      if (__builtin_mul_overflow(bytes, size, &bytes)) return std::nullopt;
-    }
-    return bytes;
-  }
-
-  const std::string& path_;
-};
-
-std::uint64_t header_length(const char (&bytes)[kLengthBytes]) {
-  std::uint64_t length = 0;
-  for (int index = kLengthBytes - 1; index >= 0; --index)
-    length = length << 8 | static_cast<unsigned char>(bytes[index]);
-  return length;
+  file.finish();
+  return static_cast<std::int64_t>(header.size()) + (entries.empty() ? 0 : entries.back().end);
 }
 
-void check_no_gaps(std::vector<Entry> entries, std::int64_t data_bytes, const HeaderReader& reader) {
-  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
-    return std::make_pair(a.begin, a.end) < std::make_pair(b.begin, b.end);
-  });
-  std::int64_t end = 0;
-  for (const Entry& entry : entries) {
-    if (entry.begin != end) reader.fail(fmt::format("\"{}\" begins at {}, not at {}", entry.name, entry.begin, end));
-    end = entry.end;
+// Of wider elements than its place allows: files of other programs may be so.
+bool is_aligned(const void* data, int element_bytes) {
+  return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(element_bytes) == 0;
+}
+
+at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, const SafetensorsHeader& header,
+                     const SafetensorsEntry& entry) {
+  const at::TensorOptions options(*scalar_type(*entry.type));
+  if (entry.num_bytes() == 0) return at::empty(entry.shape, options);
+  char* data = file->data() + header.data_start + entry.begin;
+  if (is_aligned(data, entry.type->bytes)) {
+    return at::from_blob(
+        data, entry.shape, [file](void*) {}, options);
   }
-  if (end != data_bytes) {
-    reader.fail(fmt::format("it holds {} bytes of data, but its header speaks of {}; it was cut short or appended to",
-                            data_bytes, end));
-  }
+  at::Tensor tensor = at::empty(entry.shape, options);
+  std::memcpy(tensor.data_ptr(), data, static_cast<std::size_t>(entry.num_bytes()));
+  return tensor;
 }
 
 }  // namespace
 
-void save_safetensors(const std::string& path, const Safetensors& content) {
-  NamedTensors tensors;
-  for (const auto& [name, tensor] : content.tensors) {
-    if (!tensor.defined()) throw InvalidArgument(fmt::format("\"{}\" is an undefined tensor", name));
-    tensors.emplace_back(name, tensor.detach().to(at::kCPU).contiguous());
-  }
-  std::sort(tensors.begin(), tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
-  const std::string header = make_header(tensors, content.metadata);
-  char length[kLengthBytes];
-  for (int index = 0; index < kLengthBytes; ++index) length[index] = static_cast<char>(header.size() >> (8 * index));
+WrittenFile write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content) {
+  Sha256 hash;
+  const std::int64_t bytes = write(files, path, content, &hash);
+  return {bytes, hash.finish()};
+}
 
+void save_safetensors(const std::string& path, const Safetensors& content, FileSystem& files) {
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   try {
-    const Descriptor file(temporary, O_WRONLY | O_CREAT | O_TRUNC);
-    write_all(file.get(), length, sizeof length, path);
-    write_all(file.get(), header.data(), header.size(), path);
-    for (const auto& item : tensors) {
-      write_all(file.get(), static_cast<const char*>(item.second.data_ptr()), item.second.nbytes(), path);
-    }
-    sync(file.get(), path);
-    if (rename(temporary.c_str(), path.c_str()) != 0) {
-      throw CheckpointError(fmt::format("{}: cannot be put in place: {}", path, error_text()));
-    }
+    write(files, temporary, content, nullptr);
+    put_in_place(files, temporary, path);
   } catch (...) {
-    unlink(temporary.c_str());
+    files.unlink(temporary);
     throw;
   }
-  const Descriptor directory(directory_of(path), O_RDONLY | O_DIRECTORY);
-  sync(directory.get(), path);
 }
 
 Safetensors load_safetensors(const std::string& path) {
-  const Descriptor file(path, O_RDONLY);
-  const HeaderReader reader(path);
-  struct stat status {};
-  if (fstat(file.get(), &status) != 0) throw CheckpointError(fmt::format("{}: {}", path, error_text()));
-  if (!S_ISREG(status.st_mode)) throw CheckpointError(fmt::format("{}: is not a file; name a safetensors file", path));
-  if (status.st_size < kLengthBytes) reader.fail(fmt::format("it has {} bytes", status.st_size));
-  char length_bytes[kLengthBytes];
-  read_all(file.get(), length_bytes, sizeof length_bytes, path);
-  const std::uint64_t length = header_length(length_bytes);
-  if (length > static_cast<std::uint64_t>(std::min<std::int64_t>(kMaxHeaderBytes, status.st_size - kLengthBytes))) {
-    reader.fail(fmt::format("its header would have {} bytes", length));
+  const auto file = std::make_shared<MappedFile>(path);
+  const SafetensorsHeader header = parse_safetensors(file->view(), path);
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (scalar_type(*entry.type)) continue;
+    throw CheckpointError(path, fmt::format(": {} is of type {}, which libtorch {} does not have; convert it, or use a "
+                                            "newer libtorch",
+                                            quoted_name(entry.name), entry.type->name, TORCH_VERSION));
   }
-  std::string text(length, '\0');
-  read_all(file.get(), text.data(), text.size(), path);
-
   Safetensors content;
-  std::vector<Entry> entries;
-  const nlohmann::json header = reader.parse(text);
-  for (const auto& [name, value] : header.items()) {
-    if (name == kMetadata) {
-      content.metadata = reader.metadata(value);
-    } else {
-      entries.push_back(reader.entry(name, value));
-    }
+  content.metadata = header.metadata;
+  for (const SafetensorsEntry& entry : header.entries) {
+    content.tensors.emplace_back(entry.name, tensor_in(file, header, entry));
   }
-  const std::int64_t data_start = kLengthBytes + static_cast<std::int64_t>(length);
-  check_no_gaps(entries, status.st_size - data_start, reader);
-  for (const Entry& entry : entries) {
-    at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.type));
-    if (lseek(file.get(), data_start + entry.begin, SEEK_SET) < 0)
-      throw CheckpointError(fmt::format("{}: {}", path, error_text()));
-    read_all(file.get(), static_cast<char*>(tensor.data_ptr()), tensor.nbytes(), path);
-    content.tensors.emplace_back(entry.name, tensor);
+  return content;
+}
+
+void save_safetensors_set(const std::string& folder, const Safetensors& content, std::int64_t max_shard_bytes,
+                          FileSystem& files) {
+  if (max_shard_bytes < 1) {
+    throw InvalidArgument(fmt::format("max_shard_bytes is {}; it must be at least 1", max_shard_bytes));
+  }
+  Safetensors all = content;
+  std::vector<SafetensorsEntry> entries = entries_of(all.tensors);
+  make_safetensors_header(entries, content.metadata);  // refuses bad names before anything is written
+  std::sort(all.tensors.begin(), all.tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<Safetensors> shards(1);
+  std::int64_t shard_bytes = 0;
+  SafetensorsIndex index;
+  for (const auto& item : all.tensors) {
+    const auto bytes = static_cast<std::int64_t>(item.second.nbytes());
+    if (!shards.back().tensors.empty() && bytes > max_shard_bytes - shard_bytes) {
+      shards.emplace_back();
+      shard_bytes = 0;
+    }
+    shards.back().tensors.push_back(item);
+    shard_bytes += bytes;
+    index.total_bytes += bytes;
+  }
+  const int num_shards = static_cast<int>(shards.size());
+  for (int shard = 0; shard < num_shards; ++shard) {
+    const std::string name = shard_name("model", shard, num_shards);
+    for (const auto& item : shards[shard].tensors) index.file_of[item.first] = name;
+    shards[shard].metadata = content.metadata;
+    save_safetensors(folder + "/" + name, shards[shard], files);
+  }
+  replace_file(files, folder + "/" + kIndexName, to_json(index));
+}
+
+Safetensors load_safetensors_set(const std::string& index_path) {
+  const SafetensorsIndex index = parse_safetensors_index(MappedFile(index_path).view(), index_path);
+  std::map<std::string, Safetensors> shards;
+  for (const auto& item : index.file_of) shards[item.second];
+  Safetensors content;
+  for (auto& [name, shard] : shards) {
+    const std::string path = directory_of(index_path) + "/" + name;
+    shard = load_safetensors(path);
+    for (const auto& [tensor_name, tensor] : shard.tensors) {
+      const auto found = index.file_of.find(tensor_name);
+      if (found == index.file_of.end() || found->second != name) {
+        throw CheckpointError(path, fmt::format(" holds {}, which {} does not look for there; fetch all of them again",
+                                                quoted_name(tensor_name), index_path));
+      }
+      content.tensors.emplace_back(tensor_name, tensor);
+    }
+    content.metadata.insert(shard.metadata.begin(), shard.metadata.end());
+  }
+  std::sort(content.tensors.begin(), content.tensors.end(),
+            [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (const auto& [name, file] : index.file_of) {
+    const bool is_there =
+        std::binary_search(content.tensors.begin(), content.tensors.end(), std::make_pair(name, at::Tensor()),
+                           [](const auto& a, const auto& b) { return a.first < b.first; });
+    if (is_there) continue;
+    throw CheckpointError(index_path, fmt::format(" says that {} is in {}, but it is not; fetch all of them again",
+                                                  quoted_name(name), file));
   }
   return content;
 }

@@ -1,22 +1,18 @@
-// Safetensors: named tensors in one file, the format that other frameworks read and write too.
+// Safetensors: named tensors in one file or several, the format that other frameworks read and write too.
 #pragma once
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "gpipe/error.h"
+#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/checkpoint/file_system.h"
 
 namespace gpipe {
-
-// A file that cannot be read or written, or does not hold what it should.
-class CheckpointError : public Error {
- public:
-  using Error::Error;
-};
 
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
@@ -26,11 +22,29 @@ struct Safetensors {
 };
 
 // The file appears whole or not at all: it is written under another name, flushed to the disk and renamed. An existing one
-// is replaced. Throws CheckpointError; throws InvalidArgument for a name that is given twice or reserved, and for a tensor
-// of a type that the format does not have.
-void save_safetensors(const std::string& path, const Safetensors& content);
+// is replaced. Tensors are written from where they are; one that is not contiguous or not on the CPU is copied for as long
+// as it is written. Throws CheckpointError; throws InvalidArgument for a name that is given twice or reserved, and for a
+// tensor of a type that the format does not have.
+void save_safetensors(const std::string& path, const Safetensors& content, FileSystem& files = real_file_system());
 
-// Throws CheckpointError for whatever does not follow the format to the letter, before any tensor is made from it.
+// Throws CheckpointError for whatever does not follow the format to the letter, before any tensor is made from it. The
+// tensors are pages of the file that are read when they are used: see MappedFile. Changing them does not change the file.
 Safetensors load_safetensors(const std::string& path);
+
+// The same for a model in several files, model-00001-of-00003.safetensors and so on, with the index that names them, in an
+// existing folder. A file holds tensors in the order of their names, up to `max_shard_bytes`, but at least one. The index
+// is written last, so that a folder with an index is whole.
+void save_safetensors_set(const std::string& folder, const Safetensors& content, std::int64_t max_shard_bytes,
+                          FileSystem& files = real_file_system());
+// Throws CheckpointError also for files that do not hold exactly what the index says. The metadata are those of all files.
+Safetensors load_safetensors_set(const std::string& index_path);
+
+struct WrittenFile {
+  std::int64_t bytes = 0;
+  std::string sha256;
+};
+
+// The same as save_safetensors, in place: flushed, but not renamed. For who takes care of that.
+WrittenFile write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content);
 
 }  // namespace gpipe

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
@@ -24,6 +26,13 @@ void tolerate_errors(Function function) {
 
 void require(bool holds) {
   if (!holds) std::abort();
+}
+
+// A fuzzer does not find the eight bytes of a length by itself.
+std::string as_safetensors(std::string_view text) {
+  const std::size_t end = text.rfind("}}");
+  const std::uint64_t length = end == std::string_view::npos ? text.size() : end + 2;
+  return std::string(reinterpret_cast<const char*>(&length), sizeof length) + std::string(text);
 }
 
 }  // namespace
@@ -46,6 +55,16 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tolerate_errors([&] {
     const std::string json = gpipe::to_json(gpipe::parse_plan(text));
     require(gpipe::to_json(gpipe::parse_plan(json)) == json);
+  });
+  tolerate_errors([&] {
+    const std::string file = text.size() < 8 || text[7] != '{' ? std::string(text) : as_safetensors(text.substr(7));
+    for (const gpipe::SafetensorsEntry& entry : gpipe::parse_safetensors(file, "file").entries) {
+      require(entry.begin >= 0 && entry.begin <= entry.end && entry.end <= static_cast<std::int64_t>(file.size()));
+    }
+  });
+  tolerate_errors([&] {
+    const std::string json = gpipe::to_json(gpipe::parse_safetensors_index(text, "file"));
+    require(gpipe::to_json(gpipe::parse_safetensors_index(json, "file")) == json);
   });
   return 0;
 }

@@ -1,0 +1,48 @@
+// Files that are on the disk, whole, before anybody relies on them.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <string_view>
+
+#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/checkpoint/file_system.h"
+
+namespace gpipe {
+
+// A file that is written from its beginning to its end. All throw CheckpointError with the path and the reason.
+class OutputFile {
+ public:
+  // Creates it, or empties what is there.
+  OutputFile(FileSystem& files, const std::string& path);
+  ~OutputFile();
+  OutputFile(const OutputFile&) = delete;
+  OutputFile& operator=(const OutputFile&) = delete;
+
+  void write(const void* bytes, std::size_t size);
+  // To be called once, at the end: after it, the bytes survive a loss of power. Their name may not: see sync_directory.
+  void finish();
+
+ private:
+  FileSystem& files_;
+  const std::string path_;
+  int file_;
+};
+
+// What was created, renamed or removed in the directory survives a loss of power. Throws CheckpointError.
+void sync_directory(FileSystem& files, const std::string& path);
+
+// The directory that a path is in: "." if it names none.
+std::string directory_of(const std::string& path);
+
+// The whole file at once, by rename: who reads sees the old one or the new one. Throws CheckpointError, and then the old one
+// is there.
+void replace_file(FileSystem& files, const std::string& path, std::string_view content);
+
+// Renames the finished file or directory and makes that last. Throws CheckpointError.
+void put_in_place(FileSystem& files, const std::string& from, const std::string& to);
+
+// "PATH: cannot be written: No space left on device; ..." for the errno at hand.
+[[noreturn]] void throw_file_error(const std::string& path, const std::string& what);
+
+}  // namespace gpipe
