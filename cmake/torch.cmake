@@ -29,6 +29,11 @@ add_library(gpipe_torch STATIC
   gpipe/model/skip.cpp
   gpipe/model/skip_tracer.cpp
   gpipe/model/tie.cpp
+  gpipe/checkpoint/checkpoint.cpp
+  gpipe/checkpoint/checkpoint_files.cpp
+  gpipe/checkpoint/checkpoint_writer.cpp
+  gpipe/checkpoint/optimizer_state.cpp
+  gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/sha256.cpp
   gpipe/checkpoint/weights.cpp

@@ -26,6 +26,8 @@
 #ifdef GPIPE_WITH_TORCH
 #include <torch/torch.h>
 
+#include "gpipe/checkpoint/checkpoint.h"
+#include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"

@@ -4,7 +4,11 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <vector>
+#include <filesystem>
+
+#include "gpipe/checkpoint/checkpoint_files.h"
+#include "gpipe/checkpoint/checkpoint_folder.h"
+#include "gpipe/checkpoint/safetensors_index.h"
 
 namespace gpipe {
 namespace {
@@ -19,23 +23,55 @@ bool ends_with(const std::string& text, const std::string& suffix) {
 
 std::string shape_of(const at::Tensor& tensor) { return fmt::format("[{}]", fmt::join(tensor.sizes(), ", ")); }
 
-// The first, and how many there are besides.
-std::string first_of(const std::vector<std::string>& names) {
-  const std::size_t others = names.size() - 1;
-  return others == 0 ? fmt::format("\"{}\"", names.front())
-                     : fmt::format("\"{}\" and {} other{}", names.front(), others, others == 1 ? "" : "s");
+// The first ones, and how many there are besides.
+std::string listed(const std::vector<std::string>& items) {
+  constexpr std::size_t kShown = 8;
+  const std::size_t shown = std::min(items.size(), kShown);
+  const std::string text = fmt::format("{}", fmt::join(items.begin(), items.begin() + shown, ", "));
+  const std::size_t others = items.size() - shown;
+  return others == 0 ? text : fmt::format("{} and {} other{}", text, others, others == 1 ? "" : "s");
 }
 
-std::map<std::string, at::Tensor> tensors_by_name(const NamedTensors& tensors) {
+std::string renamed(const std::string& name, const std::map<std::string, std::string>& rename) {
+  const auto whole = rename.find(name);
+  if (whole != rename.end()) return whole->second;
+  const std::pair<const std::string, std::string>* best = nullptr;
+  for (const auto& item : rename) {
+    const bool fits = ends_with(item.first, ".") && starts_with(name, item.first);
+    if (fits && (best == nullptr || item.first.size() > best->first.size())) best = &item;
+  }
+  return best == nullptr ? name : best->second + name.substr(best->first.size());
+}
+
+std::map<std::string, at::Tensor> tensors_by_name(const NamedTensors& tensors, const std::string& path,
+                                                  const LoadWeightsOptions& options) {
   const std::string wrapper = "module.";  // what a data-parallel wrapper puts in front
   const bool is_wrapped = !tensors.empty() && std::all_of(tensors.begin(), tensors.end(), [&](const auto& item) {
     return starts_with(item.first, wrapper);
   });
   std::map<std::string, at::Tensor> by_name;
-  for (const auto& [name, tensor] : tensors) {
-    if (!starts_with(name, kAddedPrefix)) by_name[is_wrapped ? name.substr(wrapper.size()) : name] = tensor;
+  for (const auto& [full_name, tensor] : tensors) {
+    if (starts_with(full_name, kAddedPrefix)) continue;
+    std::string name = is_wrapped ? full_name.substr(wrapper.size()) : full_name;
+    if (!starts_with(name, options.prefix)) continue;
+    name = renamed(name.substr(options.prefix.size()), options.rename);
+    if (by_name.emplace(name, tensor).second) continue;
+    throw CheckpointError(path, fmt::format(": two of its tensors would be \"{}\"; correct the new names", name));
   }
   return by_name;
+}
+
+void refuse(const WeightsReport& report, const std::string& path) {
+  std::vector<std::string> reasons;
+  if (!report.mismatched.empty()) reasons.push_back(fmt::format("of other shapes are {}", listed(report.mismatched)));
+  if (!report.missing.empty()) reasons.push_back(fmt::format("it has no {}", listed(report.missing)));
+  if (!report.unexpected.empty()) {
+    reasons.push_back(fmt::format("there is no place here for its {}", listed(report.unexpected)));
+  }
+  if (reasons.empty()) return;
+  throw CheckpointError(path, fmt::format(" holds the weights of another model: {}; load them into the model they are "
+                                          "of, or what fits of them, not strict",
+                                          fmt::join(reasons, "; ")));
 }
 
 }  // namespace
@@ -55,36 +91,50 @@ void save_weights(const std::string& path, const torch::nn::Module& module,
   save_safetensors(path, {weights_of(module), metadata});
 }
 
-void load_weights(const std::string& path, torch::nn::Module& module) {
-  load_weights(load_safetensors(path), path, module);
+WeightsReport load_weights(const std::string& path, torch::nn::Module& module, const LoadWeightsOptions& options) {
+  return load_weights(load_model(path), path, module, options);
 }
 
-void load_weights(const Safetensors& content, const std::string& path, torch::nn::Module& module) {
-  std::map<std::string, at::Tensor> loaded = tensors_by_name(content.tensors);
+WeightsReport load_weights(const Safetensors& content, const std::string& path, torch::nn::Module& module,
+                           const LoadWeightsOptions& options) {
+  std::map<std::string, at::Tensor> loaded = tensors_by_name(content.tensors, path, options);
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
-  std::vector<std::string> missing;
-  const auto fail = [&](const std::string& why) {
-    throw CheckpointError(
-        fmt::format("{} holds the weights of another model: {}; load them into the model they are of", path, why));
-  };
+  WeightsReport report;
   for (const auto& [name, weight] : weights_of(module)) {
     const auto found = loaded.find(name);
     if (found == loaded.end()) {
-      if (!ends_with(name, "num_batches_tracked")) missing.push_back(name);
+      if (!ends_with(name, "num_batches_tracked")) report.missing.push_back(fmt::format("\"{}\"", name));
       continue;
     }
-    if (found->second.sizes() != weight.sizes()) {
-      fail(fmt::format("\"{}\" is of shape {} there, but {} here", name, shape_of(found->second), shape_of(weight)));
+    if (found->second.sizes() == weight.sizes()) {
+      copies.emplace_back(weight, found->second);
+    } else {
+      report.mismatched.push_back(
+          fmt::format("\"{}\": {} there, {} here", name, shape_of(found->second), shape_of(weight)));
     }
-    copies.emplace_back(weight, found->second);
     loaded.erase(found);
   }
-  if (!missing.empty()) fail(fmt::format("it has no {}", first_of(missing)));
-  std::vector<std::string> left;
-  for (const auto& item : loaded) left.push_back(item.first);
-  if (!left.empty()) fail(fmt::format("{} in it {} no place here", first_of(left), left.size() == 1 ? "has" : "have"));
+  for (const auto& item : loaded) report.unexpected.push_back(fmt::format("\"{}\"", item.first));
+  if (options.strict) refuse(report, path);
+  report.num_loaded = static_cast<int>(copies.size());
   const torch::NoGradGuard no_grad;
   for (auto& [weight, value] : copies) weight.copy_(value);
+  return report;
+}
+
+Safetensors load_model(const std::string& path) {
+  if (!std::filesystem::is_directory(path)) {
+    return ends_with(path, ".json") ? load_safetensors_set(path) : load_safetensors(path);
+  }
+  const std::string index = path + "/" + kIndexName;
+  const std::string single = path + "/model.safetensors";
+  const bool is_checkpoint = std::filesystem::exists(path + "/" + kManifestName);
+  if (!is_checkpoint && std::filesystem::exists(index)) return load_safetensors_set(index);
+  if (!is_checkpoint && std::filesystem::exists(single)) return load_safetensors(single);
+  const std::string checkpoint = resolve_checkpoint(path);
+  const Manifest manifest = read_manifest(checkpoint);
+  check_hashes(checkpoint, manifest, /*only_model=*/true);
+  return load_safetensors_set(checkpoint + "/" + kIndexName);
 }
 
 }  // namespace gpipe

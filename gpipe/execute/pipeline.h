@@ -203,6 +203,8 @@ class PipelineImpl : public torch::nn::Module {
   void to(torch::Device device, bool non_blocking = false) override;
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
+  // What the names of its parameters and buffers begin with.
+  const std::string& layer_name(int layer) const { return layers_[layer].name; }
   // Empty before the first step if it is found by profiling.
   const std::vector<int>& layers_per_stage() const { return layers_per_stage_; }
   // Empty if it is the same for all, and before the first step if it is chosen.

@@ -5,20 +5,11 @@
 #include <torch/optim/adamw.h>
 #include <torch/optim/rmsprop.h>
 #include <torch/optim/sgd.h>
-#include <torch/version.h>
 
 #include "gpipe/error.h"
 
 namespace gpipe {
 namespace {
-
-auto key_of(const at::Tensor& parameter) {
-#if TORCH_VERSION_MAJOR >= 2
-  return static_cast<void*>(parameter.unsafeGetTensorImpl());
-#else
-  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
-#endif
-}
 
 using Named = std::vector<std::pair<const char*, at::Tensor>>;
 
@@ -50,7 +41,7 @@ std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer) {
   std::vector<OptimizerSlot> slots;
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      const auto found = optimizer.state().find(key_of(parameter));
+      const auto found = optimizer.state().find(optimizer_state_key(parameter));
       if (found == optimizer.state().end()) continue;
       for (auto& [name, state] : tensors_of(*found->second)) {
         if (state.defined()) slots.push_back({parameter, name, state});

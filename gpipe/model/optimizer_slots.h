@@ -2,11 +2,21 @@
 #pragma once
 
 #include <torch/optim/optimizer.h>
+#include <torch/version.h>
 
 #include <string>
 #include <vector>
 
 namespace gpipe {
+
+// The key of a parameter in Optimizer::state().
+inline auto optimizer_state_key(const at::Tensor& parameter) {
+#if TORCH_VERSION_MAJOR >= 2
+  return static_cast<void*>(parameter.unsafeGetTensorImpl());
+#else
+  return c10::guts::to_string(parameter.unsafeGetTensorImpl());
+#endif
+}
 
 struct OptimizerSlot {
   at::Tensor parameter;

@@ -85,21 +85,60 @@ TEST_F(WeightsTest, OfAnotherModelAreRefusedAndNothingIsChanged) {
   Pipeline other = make_pipeline(1, 2, 5);
   const at::Tensor before = other->parameters().front().clone();
   save_weights(path_, *trained);
-  EXPECT_THAT(
-      [&] { load_weights(path_, *other); },
-      ThrowsMessage<CheckpointError>(AllOf(
-          HasSubstr("another model"), HasSubstr("\"block.0.linear.weight\" is of shape [4, 3] there, but [5, 3]"))));
+  EXPECT_THAT([&] { load_weights(path_, *other); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("another model"),
+                                                   HasSubstr("\"block.0.linear.weight\": [4, 3] there, [5, 3] here"))));
   EXPECT_TRUE(torch::equal(other->parameters().front(), before));
 
   torch::nn::Linear small(3, 4);
   EXPECT_THAT([&] { load_weights(path_, *small); },
-              ThrowsMessage<CheckpointError>(HasSubstr("it has no \"weight\" and 1 other")));
+              ThrowsMessage<CheckpointError>(HasSubstr("it has no \"weight\", \"bias\";")));
   save_weights(path_, *small);
   EXPECT_THAT(
       [&] {
         load_weights({{{"weight", small->weight}, {"bias", small->bias}, {"x", small->bias}}, {}}, "file", *small);
       },
-      ThrowsMessage<CheckpointError>(HasSubstr("\"x\" in it has no place here")));
+      ThrowsMessage<CheckpointError>(HasSubstr("no place here for its \"x\"")));
+}
+
+TEST_F(WeightsTest, ThatFitAreLoadedIfItIsNotStrict) {
+  torch::nn::Sequential old_model(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
+  torch::nn::Sequential new_model(torch::nn::Linear(3, 4), torch::nn::Linear(4, 5), torch::nn::Linear(5, 2));
+  save_weights(path_, *old_model);
+  const at::Tensor head = new_model->parameters()[2].clone();
+  EXPECT_THROW(load_weights(path_, *new_model), CheckpointError);
+  EXPECT_FALSE(torch::equal(new_model->parameters()[0], old_model->parameters()[0]));
+  LoadWeightsOptions options;
+  options.strict = false;
+  const WeightsReport report = load_weights(path_, *new_model, options);
+  EXPECT_EQ(report.num_loaded, 2);
+  EXPECT_THAT(report.missing, ::testing::ElementsAre("\"2.weight\"", "\"2.bias\""));
+  EXPECT_THAT(report.mismatched,
+              ::testing::ElementsAre("\"1.weight\": [2, 4] there, [5, 4] here", "\"1.bias\": [2] there, [5] here"));
+  EXPECT_THAT(report.unexpected, ::testing::IsEmpty());
+  EXPECT_TRUE(torch::equal(new_model->parameters()[0], old_model->parameters()[0]));
+  EXPECT_TRUE(torch::equal(new_model->parameters()[2], head));
+}
+
+TEST_F(WeightsTest, CanHaveAPrefixAndOtherNames) {
+  torch::nn::Sequential model(torch::nn::Linear(3, 4), torch::nn::Linear(4, 2));
+  const NamedTensors renamed = {{"net.body.weight", torch::full({4, 3}, 1.0F)},
+                                {"net.body.bias", torch::full({4}, 2.0F)},
+                                {"net.out_w", torch::full({2, 4}, 3.0F)},
+                                {"net.1.bias", torch::full({2}, 4.0F)},
+                                {"decoder.weight", torch::ones(1)}};
+  LoadWeightsOptions options;
+  options.prefix = "net.";
+  options.rename = {{"body.", "0."}, {"out_w", "1.weight"}};
+  EXPECT_EQ(load_weights({renamed, {}}, "file", *model, options).num_loaded, 4);
+  float expected = 1;
+  for (const at::Tensor& parameter : model->parameters()) EXPECT_TRUE(parameter.eq(expected++).all().item<bool>());
+  options.rename["body."] = "1.";
+  EXPECT_THAT(
+      [&] {
+        load_weights({renamed, {}}, "file", *model, options);
+      },
+      ThrowsMessage<CheckpointError>(HasSubstr("two of its tensors would be \"1.")));
 }
 
 TEST_F(WeightsTest, OfPublicFilesLoadInSpiteOfTheirHabits) {

@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "gpipe/checkpoint/manifest.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/error.h"
@@ -65,6 +66,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tolerate_errors([&] {
     const std::string json = gpipe::to_json(gpipe::parse_safetensors_index(text, "file"));
     require(gpipe::to_json(gpipe::parse_safetensors_index(json, "file")) == json);
+  });
+  tolerate_errors([&] {
+    const std::string json = gpipe::to_json(gpipe::parse_manifest(gpipe::seal_manifest(text), "file"));
+    require(gpipe::to_json(gpipe::parse_manifest(json, "file")) == json);
   });
   return 0;
 }

@@ -1,0 +1,75 @@
+// Checkpoints: everything a training needs to go on exactly where it was, on any number of stages.
+#pragma once
+
+#include <torch/optim/optimizer.h>
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "gpipe/checkpoint/checkpoint_files.h"
+#include "gpipe/checkpoint/checkpoint_folder.h"
+#include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+// What the caller knows of a training, besides the pipeline and the optimizer.
+struct TrainingState {
+  std::int64_t step = 0;      // optimizer steps that were taken
+  std::string data_position;  // where the data go on, in a form of the caller's own
+  std::string learning_rate;  // the schedule's state, the same
+  std::map<std::string, std::string> notes;
+  // What other programs are to know of the model: goes into the model's files.
+  std::map<std::string, std::string> metadata;
+  NamedTensors added;  // tensors besides the weights; their names begin with "gpipe."
+};
+
+struct SaveOptions {
+  Retention retention;
+  int num_threads = 0;          // that write shards; 0: as many as there are cores
+  FileSystem* files = nullptr;  // null: the real one
+};
+
+struct SavedCheckpoint {
+  std::string path;
+  std::int64_t bytes = 0;
+  double pause_seconds = 0;              // in which the caller could not go on
+  double write_seconds = 0;              // until it was on the disk
+  std::vector<std::string> not_removed;  // older checkpoints that were to go, but could not be removed
+};
+
+// Saves the training in a folder of its own below `folder`, which is created if need be: see Note [A checkpoint appears at
+// once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws CheckpointError if
+// it cannot be written; then all earlier checkpoints are there, and the training can go on. Throws InvalidArgument for
+// optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
+SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                                const TrainingState& state, const SaveOptions& options = {});
+
+struct LoadOptions {
+  // Reads every file once more, to compare it with its hash.
+  bool check_hashes = true;
+  // Goes on with other random numbers than the training that was saved would have drawn.
+  bool any_seed = false;
+};
+
+// Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was saved; the
+// pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of them: then the
+// latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of another model, optimizer
+// or seed.
+TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                              const LoadOptions& options = {});
+
+// A checkpoint before it is written. Its tensors are those of the training unless they are copied.
+struct CheckpointSnapshot {
+  Manifest manifest;  // without files
+  std::vector<StageShard> shards;
+  std::map<std::string, std::string> metadata;
+};
+CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                               const TrainingState& state);
+SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapshot& snapshot,
+                               const SaveOptions& options);
+
+}  // namespace gpipe

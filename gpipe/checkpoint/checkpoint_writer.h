@@ -1,0 +1,56 @@
+// Checkpoints that are written while the training goes on.
+#pragma once
+
+#include <condition_variable>
+#include <exception>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "gpipe/checkpoint/checkpoint.h"
+
+namespace gpipe {
+
+// Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits until the
+// one before is written, and uses its memory again. Thread-compatible.
+class CheckpointWriter {
+ public:
+  explicit CheckpointWriter(std::string folder, const SaveOptions& options = {});
+  // Waits until the last one is written. An error of it is lost: call wait() to see it.
+  ~CheckpointWriter();
+  CheckpointWriter(const CheckpointWriter&) = delete;
+  CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws what
+  // went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
+  double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, const TrainingState& state);
+
+  // Until the last one is written, and throws if that went wrong. What was saved last, with the pause of its save; nothing
+  // if nothing was saved since the last call.
+  std::optional<SavedCheckpoint> wait();
+
+  // Of the copies that are kept.
+  std::int64_t copy_bytes() const;
+
+ private:
+  void run();
+  void copy_tensors(NamedTensors& tensors, const char* kind);
+  void wait_until_idle(std::unique_lock<std::mutex>& lock);
+
+  const std::string folder_;
+  const SaveOptions options_;
+  std::map<std::string, at::Tensor> copies_;  // by kind and name
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<CheckpointSnapshot> work_;  // what the thread is to write, or is writing
+  std::optional<SavedCheckpoint> saved_;
+  std::exception_ptr error_;
+  double pause_seconds_ = 0;
+  bool is_ending_ = false;
+  std::thread thread_;  // the last: it uses the others
+};
+
+}  // namespace gpipe
