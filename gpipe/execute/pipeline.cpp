@@ -427,7 +427,8 @@ void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
 
 void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   if (runs_first()) {
-    profile_ = measure_layers(sample, loss);
+    // Over processes the loss is elsewhere, where the targets are.
+    profile_ = measure_layers(sample, ranks_ == nullptr ? loss : StageLoss());
     if (options_.custom_schedule()) {
       const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
       for (const PartitionStage& stage : partition_for(profile_, schedule, {}).stages) {

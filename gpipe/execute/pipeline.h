@@ -223,7 +223,6 @@ class PipelineImpl : public torch::nn::Module {
   const PipelineOptions& options() const { return options_; }
   // The processes that run its stages; null: all are threads of this one.
   const std::shared_ptr<Ranks>& ranks() const { return ranks_; }
-  const std::string& layer_name(int layer) const { return layers_[layer].name; }
   // Whether it is, or may become, a layer of this process: all are before there are stages.
   bool runs_layer(int layer) const;
   // Steps in training so far: a part of what random streams are a function of. Who goes on with a training sets it.

@@ -420,6 +420,7 @@ TEST(Processes, AsManyAsThereAreWorkers) {
 // A user's program, without a word about processes.
 TEST(Rank, DISABLED_Quickstart) {
   for (int run = 0; run < 2; ++run) {  // the ranks meet again for the second one
+    torch::manual_seed(run);
     torch::nn::Sequential model(torch::nn::Linear(3, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
     Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(4));
     torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
