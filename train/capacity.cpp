@@ -14,7 +14,6 @@ namespace {
 
 constexpr int kOptimizerSlots = 1;
 constexpr int kBytesPerParameter = 4 * (2 + kOptimizerSlots);
-constexpr int kLargestSize = 1 << 14;
 
 Schedule schedule_of(const CapacitySetting& setting) {
   return with_recompute(make_schedule(setting.schedule, setting.num_stages, setting.num_micro_batches),
@@ -57,9 +56,10 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 }
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
-  if (size > kLargestSize || family_.chain(size).size() > kMaxPartitionLayers) {
-    throw InvalidArgument(fmt::format("{} bytes hold more than a plan takes ({} layers); give less --memory",
-                                      memory_bytes_, kMaxPartitionLayers));
+  if (size > family_.largest_size || family_.chain(size).size() > kMaxPartitionLayers) {
+    throw InvalidArgument(
+        fmt::format("{} bytes hold more than the largest {} that is tried ({} {}, {} layers); give less --memory",
+                    memory_bytes_, family_.name, family_.unit, family_.largest_size, kMaxPartitionLayers));
   }
   const Profile profile = profile_of(size, rows_of(family_, setting));
   return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));

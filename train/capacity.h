@@ -19,6 +19,7 @@ struct ModelFamily {
   std::function<LayerChain(int size)> chain;
   int least_size = 1;
   int size_step = 1;
+  int largest_size = 1 << 14;  // that is tried
   // If above 0, layers [repeated, repeated + size) are all alike: a profile of the least size does for every size.
   int repeated_layer = 0;
   int batch = 1;

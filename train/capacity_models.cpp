@@ -72,8 +72,10 @@ ModelFamily amoebanet(const models::AmoebaNetOptions& options, int least_size, s
 ModelFamily small_transformer() { return transformer(128, 512, 4, 256, 64, 32); }
 
 ModelFamily small_amoebanet(int num_layers) {
-  return amoebanet(models::AmoebaNetOptions(num_layers, 8).num_classes(10).stem_stride(2).stem_reductions(1), 8, 32,
-                   32);
+  ModelFamily family =
+      amoebanet(models::AmoebaNetOptions(num_layers, 8).num_classes(10).stem_stride(2).stem_reductions(1), 8, 32, 32);
+  family.largest_size = 256;  // each size is run for its profile
+  return family;
 }
 
 ModelFamily paper_transformer() { return transformer(2048, 8192, 32, 32000, 1024, 32); }

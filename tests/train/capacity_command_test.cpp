@@ -49,7 +49,7 @@ TEST(Capacity, OfAmoebaNetGrowsAsInThePaper) {
 }
 
 TEST(Capacity, MoreMemoryThanAPlanTakesIsRefused) {
-  const Outcome outcome = run_gpipe({"capacity", "--model", "amoebanet", "--predict-only", "--memory", "1000TB"});
+  const Outcome outcome = run_gpipe({"capacity", "--model", "transformer", "--predict-only", "--memory", "1000TB"});
   EXPECT_EQ(outcome.exit_code, 2);
   EXPECT_NE(outcome.err.find("give less --memory"), std::string::npos) << outcome.err;
 }

@@ -357,8 +357,7 @@ TEST_F(TrainImage, WeightsOfAnotherModelAreRefused) {
   EXPECT_THAT(torn.err, AllOf(HasSubstr("cut short"), HasSubstr("write or fetch it again")));
   EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("none")}).err,
               HasSubstr("No such file or directory; check the path and its permissions"));
-  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("")}).err,
-              HasSubstr("is not a file; name a"));
+  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("")}).err, HasSubstr("is not a file; name a"));
 }
 
 TEST_F(TrainImage, BadDataIsOneLineThatSaysWhatToDo) {
