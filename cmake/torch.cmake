@@ -62,6 +62,8 @@ add_library(gpipe_torch STATIC
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/pipeline_memory.cpp
+  gpipe/execute/pipeline_options.cpp
+  gpipe/execute/pipeline_profile.cpp
   gpipe/execute/pipeline_ranks.cpp
   gpipe/execute/ranks.cpp
   gpipe/execute/registration_order.cpp

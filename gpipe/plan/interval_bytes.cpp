@@ -1,17 +1,12 @@
 #include "gpipe/plan/interval_bytes.h"
 
 #include <algorithm>
-#include <limits>
 #include <utility>
+
+#include "gpipe/wide_bytes.h"
 
 namespace gpipe {
 namespace {
-
-__extension__ using Int128 = __int128;
-
-std::int64_t saturated(Int128 bytes) {
-  return static_cast<std::int64_t>(std::min<Int128>(bytes, std::numeric_limits<std::int64_t>::max()));
-}
 
 // For each begin, the largest end for which fits(begin, end); the begin itself if there is none.
 template <typename Fits>
@@ -69,23 +64,23 @@ std::int64_t IntervalBytes::backward_working_bytes(int begin, int end) const {
 }
 
 std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int end) const {
-  const Int128 input_bytes = input_[begin] - passing_.passing(begin, end);
-  const Int128 skip_bytes = passing_.crossing(begin) - passing_.passing(begin, end);
-  const Int128 held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_[begin] + skip_bytes;
-  const Int128 forward_bytes = forward_working_bytes(begin, end) + input_bytes;
-  const Int128 backward_bytes = Int128{backward_working_bytes(begin, end)} + kept_[begin] + skip_bytes;
-  const Int128 at_work_bytes = std::max({forward_bytes, backward_bytes, held_bytes});
-  Int128 peak = 0;
+  const WideBytes input_bytes = input_[begin] - passing_.passing(begin, end);
+  const WideBytes skip_bytes = passing_.crossing(begin) - passing_.passing(begin, end);
+  const WideBytes held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_[begin] + skip_bytes;
+  const WideBytes forward_bytes = forward_working_bytes(begin, end) + input_bytes;
+  const WideBytes backward_bytes = WideBytes{backward_working_bytes(begin, end)} + kept_[begin] + skip_bytes;
+  const WideBytes at_work_bytes = std::max({forward_bytes, backward_bytes, held_bytes});
+  WideBytes peak = 0;
   for (const Live& held : live) {
-    const Int128 activations = held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + at_work_bytes;
+    const WideBytes activations = held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + at_work_bytes;
     peak = std::max(peak, activations + held.inputs * input_bytes);
   }
   return saturated(peak + least_bytes(false, begin, end));
 }
 
 std::int64_t IntervalBytes::least_bytes(bool is_at_work, int begin, int end) const {
-  const Int128 trained = Int128{1 + std::int64_t{optimizer_slots_}} * (gradients_[end] - gradients_[begin]);
-  const Int128 working = is_at_work ? Int128{backward_working_bytes(begin, end)} + kept_[begin] : 0;
+  const WideBytes trained = WideBytes{1 + std::int64_t{optimizer_slots_}} * (gradients_[end] - gradients_[begin]);
+  const WideBytes working = is_at_work ? WideBytes{backward_working_bytes(begin, end)} + kept_[begin] : 0;
   return saturated(trained + (other_statics_[end] - other_statics_[begin]) + working);
 }
 

@@ -2,20 +2,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 
 #include "gpipe/error.h"
 #include "gpipe/plan/backward_parts.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/wide_bytes.h"
 
 namespace gpipe {
 namespace {
 
-__extension__ using Int128 = __int128;
-
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
   StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
-  Int128 static_bytes = 0;
+  WideBytes static_bytes = 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = layers[index];
     const BackwardParts parts = backward_parts(layer);
@@ -28,12 +26,11 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     costs.backward_working_bytes =
         std::max(costs.backward_working_bytes, costs.activation_bytes + backward_working_bytes(layer));
     costs.activation_bytes += layer.activation_bytes;
-    static_bytes += Int128{gradient_bytes(layer)} * (Int128{1} + optimizer_slots);
-    static_bytes += Int128{layer.parameter_bytes} + layer.buffer_bytes;
+    static_bytes += WideBytes{gradient_bytes(layer)} * (WideBytes{1} + optimizer_slots);
+    static_bytes += WideBytes{layer.parameter_bytes} + layer.buffer_bytes;
   }
   costs.recompute_seconds = costs.forward_seconds;
-  costs.static_bytes =
-      static_cast<std::int64_t>(std::min<Int128>(static_bytes, std::numeric_limits<std::int64_t>::max()));
+  costs.static_bytes = saturated(static_bytes);
   costs.input_bytes = begin == 0 ? 0 : layers[begin - 1].output_bytes;
   costs.kept_input_bytes = begin == 0 ? 0 : layers[begin - 1].kept_output_bytes;
   if (end < static_cast<int>(layers.size())) costs.activation_bytes -= layers[end - 1].kept_output_bytes;

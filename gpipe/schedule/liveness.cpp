@@ -1,7 +1,8 @@
 #include "gpipe/schedule/liveness.h"
 
 #include <algorithm>
-#include <limits>
+
+#include "gpipe/wide_bytes.h"
 
 namespace gpipe {
 namespace {
@@ -35,14 +36,6 @@ void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int 
       on_action(action.stage, AtWork::kActivations, Live{makes_weight_grad(action.kind) ? -1 : 0, 0});
     }
   }
-}
-
-// Bytes are added up exactly, whatever a profile claims, and end at the largest number there is.
-__extension__ using WideBytes = __int128;
-
-std::int64_t saturated(WideBytes bytes) {
-  constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  return bytes > kMax ? kMax : static_cast<std::int64_t>(bytes);
 }
 
 bool covers(const Live& a, const Live& b) { return a.activations >= b.activations && a.inputs >= b.inputs; }

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 
@@ -14,6 +13,7 @@
 #include "gpipe/simulate/plan_trials.h"
 #include "gpipe/simulate/rematerialized_trials.h"
 #include "gpipe/simulate/simulate.h"
+#include "gpipe/wide_bytes.h"
 
 namespace gpipe {
 namespace {
@@ -90,16 +90,6 @@ std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_
 std::string modes_text(const std::vector<Recompute>& modes) {
   const bool is_one = std::all_of(modes.begin(), modes.end(), [&](Recompute mode) { return mode == modes.front(); });
   return is_one ? name(modes.front()) : kPerStage;
-}
-
-// At most the largest number.
-std::int64_t plus(std::int64_t a, std::int64_t b) {
-  std::int64_t sum = 0;
-  return __builtin_add_overflow(a, b, &sum) ? std::numeric_limits<std::int64_t>::max() : sum;
-}
-std::int64_t times(std::int64_t a, int b) {
-  std::int64_t product = 0;
-  return __builtin_mul_overflow(a, b, &product) ? std::numeric_limits<std::int64_t>::max() : product;
 }
 
 // One row of the table, and what it takes to make the plan of it.
@@ -193,7 +183,8 @@ class Candidates {
       Found refused;
       refused.candidate = describe(options_, modes_text(modes));
       if (refused.candidate.recompute == kPerStage && options_.recompute_by_stage.empty()) return;  // one of many
-      refused.candidate.missing_bytes = times(error.missing_bytes(), options_.chunks);  // the error is about a stage
+      refused.candidate.missing_bytes =
+          saturated(WideBytes{error.missing_bytes()} * options_.chunks);  // the error is about a stage
       add(std::move(refused));
       if (options_.chunks > 1) try_unequal_shares(options);
     }
@@ -287,7 +278,7 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
   add(partitioned_plan(profile, options).layers_per_stage);
   if (missing_bytes > 0) {
     options.recompute = Recompute::kAlways;
-    options.memory_limit_bytes = plus(limit_bytes, missing_bytes);
+    options.memory_limit_bytes = saturated(WideBytes{limit_bytes} + missing_bytes);
     try {
       add(partitioned_plan(profile, options, /*find_smallest=*/false).layers_per_stage);
     } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then it is not one of them

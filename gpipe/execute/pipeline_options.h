@@ -1,0 +1,32 @@
+// Whether a pipeline's options fit together, and the schedules they ask for.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+// With the defaults filled in. Throws InvalidArgument for what is wrong whatever the model.
+PipelineOptions checked(PipelineOptions options);
+
+// For that many micro-batches, without the recompute of the options. Throws InvalidArgument if a custom schedule is for others.
+Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
+// Throws InvalidArgument if it splits the backward.
+void check_executable(const Schedule& schedule);
+// "schedule "1f1b"", "the custom schedule".
+std::string describe(const Schedule& schedule);
+
+// All throw InvalidArgument.
+void check_balance(const std::vector<int>& balance, int num_layers, int num_stages);
+void check_recompute(const PipelineOptions& options, int num_stages);
+void check_rematerialization_by_stage(const std::vector<Rematerialization>& by_stage,
+                                      const std::vector<int>& layers_per_stage, int num_stages);
+
+// The forwards of so many micro-batches, on the same workers: each worker in the order of the micro-batches, and of the
+// stages for each of them.
+Schedule forwards_of(const Schedule& schedule, int num_micro_batches);
+void put_forwards_first(Schedule& schedule);
+
+}  // namespace gpipe
