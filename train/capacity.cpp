@@ -56,13 +56,12 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 }
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
-  if (size > family_.largest_size || family_.chain(size).size() > kMaxPartitionLayers) {
-    throw InvalidArgument(
-        fmt::format("{} bytes hold more than the largest {} that is tried ({} {}, {} layers); give less --memory",
-                    memory_bytes_, family_.name, family_.unit, family_.largest_size, kMaxPartitionLayers));
-  }
   const Profile profile = profile_of(size, rows_of(family_, setting));
   return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));
+}
+
+bool CapacitySearch::is_too_large(int size) const {
+  return size > family_.largest_size || family_.chain(size).size() > kMaxPartitionLayers;
 }
 
 // With a layer for each stage.
@@ -77,6 +76,7 @@ int CapacitySearch::predict(const CapacitySetting& setting) {
   const int least = least_size(setting);
   const auto fits = [&](int count) {
     const int size = least + count * step;
+    if (is_too_large(size)) return false;
     say(setting, size, "predicting");
     return least_bytes(setting, size) <= memory_bytes_;
   };
@@ -90,6 +90,11 @@ int CapacitySearch::predict(const CapacitySetting& setting) {
   while (bad - good > 1) {
     const int middle = good + (bad - good) / 2;
     (fits(middle) ? good : bad) = middle;
+  }
+  if (is_too_large(least + bad * step)) {
+    throw InvalidArgument(
+        fmt::format("{} bytes hold more than the largest {} that is tried ({} {}, {} layers); give less --memory",
+                    memory_bytes_, family_.name, family_.unit, family_.largest_size, kMaxPartitionLayers));
   }
   return least + good * step;
 }

@@ -71,6 +71,7 @@ class CapacitySearch {
 
  private:
   Profile profile_of(int size, int rows);
+  bool is_too_large(int size) const;
   int least_size(const CapacitySetting& setting) const;
   std::int64_t least_bytes(const CapacitySetting& setting, int size);
   Plan best_plan(const CapacitySetting& setting, int size);
