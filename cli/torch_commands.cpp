@@ -23,7 +23,9 @@ constexpr TorchCommand kTorchCommands[] = {{"train", "Train a model on real data
                                            {"translate", "Translate lines into English with a trained model"},
                                            {"generate", "Continue a text with a trained language model"},
                                            {"profile", "Measure what each layer of a model costs"},
-                                           {"capacity", "Find the largest models that fit given accelerators"}};
+                                           {"capacity", "Find the largest models that fit given accelerators"},
+                                           {"inspect", "Show what is in a checkpoint or a file of weights"},
+                                           {"convert", "Take the weights out of a checkpoint; merge or split files"}};
 
 std::string sibling_program() {
   std::error_code error;

@@ -143,7 +143,7 @@ int eval(const EvalCommand& command) {
 constexpr const char* kText = "The text to read, plain or gzip, for one that was trained on your own";
 
 void add_common_options(const OptionGroup& group, EvalCommand& options) {
-  group.add("FILE", "--weights", options.weights, parse_path, "A model in safetensors form");
+  group.add("FILE", "--weights", options.weights, parse_path, "A model in safetensors form, or a checkpoint");
   group.add("DIR", "--data-dir", options.data_dir, parse_path, "Where the data is [where scripts/get-data puts it]");
   group.add("K", "--stages", options.num_stages, parse_count, "Workers, one thread each [1]");
   group.add("M", "--micro-batches", options.num_micro_batches, parse_count,

@@ -91,7 +91,7 @@ TensorBatch ImageTask::next_batch() {
     pixel += training_.image_bytes();
     *label++ = training_.labels[sample];
   }
-  return {{normalized_images(options_.data, pixels)}, {labels}, count, batch.position};
+  return {{normalized_images(options_.data, pixels)}, {labels}, count, batch.position, batch.next};
 }
 
 PipelineImpl::Loss ImageTask::loss(std::int64_t num_items) const {

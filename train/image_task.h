@@ -35,6 +35,7 @@ class ImageTask : public Task {
   const char* unit() const override { return "samples"; }
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   TensorBatch next_batch() override;
+  void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;
   std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) override;
   std::map<std::string, std::string> metadata() const override;

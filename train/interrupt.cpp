@@ -6,7 +6,7 @@ namespace {
 volatile std::sig_atomic_t requested = 0;
 
 extern "C" void note_signal(int signal) {
-  requested = 1;
+  requested = signal;
   std::signal(signal, SIG_DFL);
 }
 
@@ -27,6 +27,6 @@ Interrupt::~Interrupt() {
   for (std::size_t index = 0; index < kSignals.size(); ++index) sigaction(kSignals[index], &before_[index], nullptr);
 }
 
-bool Interrupt::is_requested() { return requested != 0; }
+int Interrupt::signal() { return requested; }
 
 }  // namespace gpipe::train

@@ -14,7 +14,9 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
-  static bool is_requested();
+  static bool is_requested() { return signal() != 0; }
+  // Which one came; 0 if none did.
+  static int signal();
 
  private:
   static constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};

@@ -63,6 +63,12 @@ void LearningRate::check() const {
   }
 }
 
+std::string LearningRate::to_json() const {
+  return fmt::format(R"({{"schedule": "{}", "peak": {}, "warmup_steps": {}, "total_steps": {}, "final_fraction": {}}})",
+                     name(schedule), peak, warmup_steps, ends(schedule) ? total_steps : 0,
+                     ends(schedule) ? final_fraction : 0);
+}
+
 double LearningRate::at(std::int64_t step) const {
   check();
   if (step < 0) throw InvalidArgument(fmt::format("learning rate: step {} is below 0", step));

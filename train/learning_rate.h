@@ -36,6 +36,10 @@ struct LearningRate {
   // rates. Steps from total_steps on have the final rate. Throws InvalidArgument for a step below zero and as check().
   double at(std::int64_t step) const;
 
+  // {"schedule": "cosine", "peak": 0.003, ...}: for a checkpoint, to see whether a resumed training follows the same course.
+  // What the schedule does not need is 0.
+  std::string to_json() const;
+
   // Throws InvalidArgument that names the field: a peak that is not above zero, a count below zero, a fraction outside
   // 0 to 1, a cosine or linear course without total_steps or with a warm-up longer than them.
   void check() const;

@@ -89,7 +89,7 @@ TensorBatch LmTask::next_batch() {
   const at::Tensor rows = training_.index_select(0, at::tensor(batch.samples, at::kLong));
   const at::Tensor input = rows.slice(1, 0, options_.sequence_length).contiguous();
   const at::Tensor target = rows.slice(1, 1).contiguous();
-  return {{input}, {target}, target.numel(), batch.position};
+  return {{input}, {target}, target.numel(), batch.position, batch.next};
 }
 
 PipelineImpl::Loss LmTask::loss(std::int64_t num_items) const {

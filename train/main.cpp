@@ -17,6 +17,7 @@
 #include "train/capacity_command.h"
 #include "train/config_file.h"
 #include "train/eval_command.h"
+#include "train/inspect_command.h"
 #include "train/profile_command.h"
 #include "train/torch_failure.h"
 #include "train/train_command.h"
@@ -54,6 +55,8 @@ int main(int argc, char** argv) {
     gpipe::train::add_generate_command(app, chosen);
     gpipe::train::add_profile_command(app, chosen);
     gpipe::train::add_capacity_command(app, chosen);
+    gpipe::train::add_inspect_command(app, chosen);
+    gpipe::train::add_convert_command(app, chosen);
     set_help(app, {"gpipe COMMAND [options]", "The commands that need libtorch.", "", ""});
     app.parse(argc, argv);
     refuse_unknown_arguments(app);

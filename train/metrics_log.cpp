@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "gpipe/error.h"
@@ -43,6 +44,23 @@ std::string to_json(const Metrics& metrics) {
 }
 
 MetricsLog::MetricsLog(std::string path, bool force) : path_(std::move(path)), file_(open(path_, force), std::fclose) {}
+
+MetricsLog MetricsLog::resume(const std::string& path, std::int64_t step) {
+  std::string kept;
+  std::error_code ignored;
+  if (std::filesystem::is_regular_file(path, ignored)) {
+    std::ifstream file(path, std::ios::binary);
+    for (std::string line; std::getline(file, line);) {
+      const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const bool is_whole = json.is_object() && json.contains("step") && json["step"].is_number_integer();
+      if (is_whole && json["step"].get<std::int64_t>() <= step) kept += line + "\n";
+    }
+  }
+  MetricsLog log(path, /*force=*/true);
+  const bool written = std::fwrite(kept.data(), 1, kept.size(), log.file_.get()) == kept.size();
+  if (!written || std::fflush(log.file_.get()) != 0) throw_unwritable(path, errno);
+  return log;
+}
 
 void MetricsLog::append(const Metrics& metrics) {
   const std::string line = to_json(metrics) + "\n";

@@ -13,7 +13,7 @@ namespace gpipe::train {
 namespace {
 
 constexpr const char* kVocabulary = "gpipe.vocabulary";
-constexpr const char* kRemedy = "name a file that gpipe train --save has written";
+constexpr const char* kRemedy = "name a file that gpipe train --save has written, or a checkpoint";
 
 }  // namespace
 
@@ -24,7 +24,7 @@ std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& voc
   return {kVocabulary, tensor};
 }
 
-ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_safetensors(path)) {}
+ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_model(path)) {}
 
 const std::string* ModelFile::find(const std::string& key) const {
   const auto found = content_.metadata.find(key);

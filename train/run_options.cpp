@@ -12,6 +12,7 @@
 #include "cli/quantity.h"
 #include "gpipe/schedule/registry.h"
 #include "train/option_group.h"
+#include "train/run_checkpoints.h"
 
 namespace gpipe::train {
 namespace {
@@ -92,6 +93,42 @@ void add_file_options(CLI::App& command, TrainerOptions& options) {
   group.add_flag("--force", options.force, "Replace files that are there already");
 }
 
+void add_checkpoint_options(CLI::App& command, TrainerOptions& options) {
+  const OptionGroup group{command, "Checkpoints"};
+  group.add("DIR", "--checkpoint-dir", options.checkpoint_dir, parse_path,
+            "Save the training here at its end, and when it is interrupted");
+  group.add("N", "--checkpoint-every", options.checkpoint_every, parse_count, "And every N steps");
+  group.add("N", "--keep-last", options.retention.keep_last, parse_count, "Checkpoints that are kept [all]");
+  group.add("N", "--keep-every", options.retention.keep_every, parse_count,
+            "And those of every N-th step are kept, with --keep-last");
+  group.add_flag("--resume", options.resume, "Go on from the latest checkpoint, on any number of stages");
+}
+
+void check_checkpoint_options(const TrainerOptions& options) {
+  if (options.checkpoint_dir.empty()) {
+    const char* const useless = options.checkpoint_every != 0       ? "--checkpoint-every"
+                                : options.resume                    ? "--resume"
+                                : options.retention.keep_last != 0  ? "--keep-last"
+                                : options.retention.keep_every != 0 ? "--keep-every"
+                                                                    : nullptr;
+    if (useless == nullptr) return;
+    throw cli::UsageError(fmt::format("{} means nothing without --checkpoint-dir", useless),
+                          "add --checkpoint-dir DIR");
+  }
+  if (options.retention.keep_every != 0 && options.retention.keep_last == 0) {
+    throw cli::UsageError("--keep-every means nothing without --keep-last: all checkpoints are kept",
+                          "add --keep-last N, or leave it out");
+  }
+  if (std::filesystem::exists(options.checkpoint_dir) && !std::filesystem::is_directory(options.checkpoint_dir)) {
+    throw cli::UsageError(fmt::format("--checkpoint-dir '{}' is not a folder", options.checkpoint_dir),
+                          "name another one");
+  }
+  if (!options.resume && !options.force && !latest_checkpoint(options.checkpoint_dir).empty()) {
+    throw cli::UsageError(fmt::format("--checkpoint-dir '{}' holds a training already", options.checkpoint_dir),
+                          "add --resume to go on with it, or name another folder");
+  }
+}
+
 // Weights and the like are written under another name and put in place when they are whole.
 void check_replaceable(const std::pair<const char*, std::string>& output) {
   const std::filesystem::path path(output.second);
@@ -125,6 +162,7 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   add_pipeline_options(command, options);
   add_optimizer_options(command, options.trainer);
   add_file_options(command, options.trainer);
+  add_checkpoint_options(command, options.trainer);
 }
 
 void read_plan(RunOptions& options) {
@@ -158,6 +196,9 @@ PipelineOptions pipeline_options(const RunOptions& options) {
 
 void check_run_options(const RunOptions& options) {
   const TrainerOptions& trainer = options.trainer;
+  check_checkpoint_options(trainer);
+  // The files of the training that is resumed.
+  const bool may_replace = trainer.force || !checkpoint_to_resume(trainer).empty();
   const std::vector<std::pair<const char*, std::string>> outputs = {
       {"--save", trainer.save_path}, {"--trace", trainer.trace_path}, {"--metrics", trainer.metrics_path}};
   for (std::size_t index = 0; index < outputs.size(); ++index) {
@@ -168,7 +209,7 @@ void check_run_options(const RunOptions& options) {
           fmt::format("{} and {} both name '{}'", outputs[other].first, outputs[index].first, outputs[index].second),
           "name two files");
     }
-    cli::check_output_file(outputs[index].second, trainer.force);
+    cli::check_output_file(outputs[index].second, may_replace);
     if (index == 0) check_replaceable(outputs[index]);
   }
 }

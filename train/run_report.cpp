@@ -24,7 +24,9 @@ std::string ending_text(const TrainingResult& result, const TrainerOptions& opti
     case Ending::kDone:
       return "done";
     case Ending::kInterrupted:
-      return fmt::format("interrupted after step {}", result.num_steps);
+    case Ending::kPreempted:
+      return fmt::format("interrupted after step {}{}", result.num_steps,
+                         result.checkpoint.empty() ? "" : "; go on with the same command and --resume");
     case Ending::kNotFinite:
       return fmt::format(
           "stopped: the loss or its gradient is not finite at step {}{}; try a smaller --lr, a longer --warmup or "
@@ -38,12 +40,14 @@ std::string ending_text(const TrainingResult& result, const TrainerOptions& opti
 // Where workers x time went.
 std::string time_table(const TrainingResult& result) {
   const double total = result.num_workers * result.seconds;
-  const double outside = result.seconds - result.step_seconds - result.update_seconds - result.data_seconds;
+  const auto num_steps = static_cast<double>(result.num_steps - result.first_step);
+  const double outside =
+      result.seconds - result.step_seconds - result.update_seconds - result.data_seconds - result.checkpoint_seconds;
   const double actions =
       result.useful_seconds + result.recompute_seconds + result.imbalance_seconds + result.idle_seconds;
   Rows rows;
   const auto add = [&](const char* title, double seconds) {
-    rows.push_back({title, format_seconds(seconds / static_cast<double>(result.num_steps) / result.num_workers),
+    rows.push_back({title, format_seconds(seconds / num_steps / result.num_workers),
                     format_percent(total > 0 ? seconds / total : 0)});
   };
   add("forward and backward", result.useful_seconds);
@@ -53,6 +57,7 @@ std::string time_table(const TrainingResult& result) {
   add("set-up of the step", result.num_workers * result.step_seconds - actions);
   add("weight update", result.num_workers * result.update_seconds);
   add("waiting for data", result.num_workers * result.data_seconds);
+  if (result.checkpoint_seconds > 0) add("saving checkpoints", result.num_workers * result.checkpoint_seconds);
   add("loop and reports", result.num_workers * outside);
   return cli::to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
 }
@@ -103,8 +108,9 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
                          const TrainerOptions& options) {
   TrainingSummary summary;
   summary.ended = ending_text(result, options);
-  summary.num_steps = result.num_steps;
-  if (result.num_steps == 0) return "\n" + to_text(summary);
+  summary.num_steps = result.num_steps - result.first_step;
+  if (!result.checkpoint.empty()) summary.files.emplace_back("checkpoint", result.checkpoint);
+  if (summary.num_steps == 0) return "\n" + to_text(summary);
   summary.seconds = result.seconds;
   summary.num_items = static_cast<double>(result.num_items);
   summary.unit = task.unit();
@@ -113,7 +119,7 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
       (result.imbalance_seconds + result.idle_seconds) / (result.num_workers * result.makespan_seconds);
   if (options.plan) {
     const double predicted = options.plan->predicted_step_seconds;
-    const double measured = result.makespan_seconds / static_cast<double>(result.num_steps);
+    const double measured = result.makespan_seconds / static_cast<double>(summary.num_steps);
     summary.results.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}",
                                                              predicted, measured, predicted / measured));
   }

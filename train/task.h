@@ -18,6 +18,7 @@ struct TensorBatch {
   Tensors targets;
   std::int64_t num_items = 0;  // samples or tokens that the loss is a mean over
   data::Position position;
+  data::Position next;  // of the batch after it
 };
 
 // A number that an evaluation found, in the order of the report.
@@ -40,6 +41,8 @@ class Task {
 
   virtual std::int64_t num_batches() const = 0;  // of an epoch
   virtual TensorBatch next_batch() = 0;
+  // The next one will be that of the position. Throws InvalidArgument if an epoch has no such batch.
+  virtual void seek(const data::Position& position) = 0;
 
   // The part of a micro-batch in the mean over all items of its mini-batch: the sum over the parts is the loss, so the
   // pipeline is to be told LossReduction::kSum.

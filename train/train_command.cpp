@@ -15,6 +15,7 @@
 #include "train/lm_task.h"
 #include "train/model_file.h"
 #include "train/option_group.h"
+#include "train/run_checkpoints.h"
 #include "train/run_options.h"
 #include "train/run_report.h"
 #include "train/translate_task.h"
@@ -40,9 +41,11 @@ std::string usages(models::Task task) {
 }
 
 // Weights mean nothing without the vocabulary they were trained with.
-std::optional<data::Vocabulary> vocabulary_of(const std::string& weights_path) {
-  if (weights_path.empty()) return std::nullopt;
-  return ModelFile(weights_path).vocabulary();
+std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
+  const std::string checkpoint = checkpoint_to_resume(options);
+  const std::string& path = checkpoint.empty() ? options.weights_path : checkpoint;
+  if (path.empty()) return std::nullopt;
+  return ModelFile(path).vocabulary();
 }
 
 // The end of every task: build, train, say how it went.
@@ -56,6 +59,8 @@ int train(const RunOptions& run, Task& task) {
       return cli::kDone;
     case Ending::kInterrupted:
       return 128 + SIGINT;
+    case Ending::kPreempted:  // nothing is lost if it was saved
+      return result.checkpoint.empty() ? 128 + SIGTERM : cli::kDone;
     case Ending::kNotFinite:
       return cli::kNegativeAnswer;
   }
@@ -146,7 +151,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
-      LmTask lm(options->task, vocabulary_of(options->run.trainer.weights_path));
+      LmTask lm(options->task, vocabulary_of(options->run.trainer));
       return train(options->run, lm);
     };
   });
@@ -195,7 +200,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
       read_plan(options->run);
       options->task.seed = options->run.seed;
       options->task.size_multiple = options->run.num_micro_batches;
-      TranslateTask translation(options->task, vocabulary_of(options->run.trainer.weights_path));
+      TranslateTask translation(options->task, vocabulary_of(options->run.trainer));
       return train(options->run, translation);
     };
   });
@@ -213,7 +218,7 @@ void add_train_command(CLI::App& app, cli::Run& chosen) {
       command,
       {"gpipe train TASK [options]", "Train a model on real data, in stages",
        "'gpipe train TASK --help' lists the options of a task. Ctrl-C ends the step, prints the summary and keeps "
-       "the weights.",
+       "the weights; with --checkpoint-dir, --resume goes on from there.",
        "  gpipe train image --stages 2 --epochs 1"});
 }
 

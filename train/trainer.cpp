@@ -18,6 +18,7 @@
 #include "train/interrupt.h"
 #include "train/metrics_log.h"
 #include "train/progress.h"
+#include "train/run_checkpoints.h"
 #include "train/tensorboard.h"
 
 namespace gpipe::train {
@@ -75,8 +76,15 @@ class Trainer {
     rate.total_steps = num_steps_;
     rate.warmup_steps = options_.warmup_steps.value_or(std::min(rate.warmup_steps, num_steps_ / 10));
     rate.check();
-    if (!options_.weights_path.empty()) load_weights(options_.weights_path, *pipeline_);
-    if (!options_.metrics_path.empty()) metrics_.emplace(options_.metrics_path, options_.force);
+    if (!options_.checkpoint_dir.empty()) checkpoints_.emplace(options_, task_, rate);
+    if (!resume() && !options_.weights_path.empty()) load_weights(options_.weights_path, *pipeline_);
+    if (!options_.metrics_path.empty()) {
+      if (result_.first_step > 0) {
+        metrics_.emplace(MetricsLog::resume(options_.metrics_path, result_.first_step));
+      } else {
+        metrics_.emplace(options_.metrics_path, options_.force);
+      }
+    }
     if (!options_.tensorboard_dir.empty()) tensorboard_.emplace(options_.tensorboard_dir, wall_seconds());
   }
 
@@ -90,6 +98,7 @@ class Trainer {
     }
     progress_.clear();
     save();  // before the last evaluation, which may take long
+    save_last_checkpoint();
     if (result_.ending == Ending::kDone) evaluate(/*is_last=*/true);
     return std::move(result_);
   }
@@ -97,13 +106,29 @@ class Trainer {
  private:
   static constexpr int kBatchesAhead = 4;
 
+  // True if there is a checkpoint to go on from.
+  bool resume() {
+    if (!options_.resume || !checkpoints_) return false;
+    const auto resumed = checkpoints_->resume(pipeline_, *optimizer_);
+    if (!resumed) {
+      cli::print(fmt::format("no checkpoint in {}: from the beginning\n", options_.checkpoint_dir));
+      return false;
+    }
+    cli::print(fmt::format("{}resumed from {}, after step {}\n", resumed->notes, resumed->path, resumed->step));
+    result_.first_step = result_.num_steps = resumed->step;
+    result_.checkpoint = resumed->path;
+    position_ = resumed->position;
+    task_.seek(position_);
+    return true;
+  }
+
   void take_steps() {
     const Interrupt interrupt;
     pipeline_->train();
-    std::int64_t produced = 0;
+    std::int64_t produced = result_.first_step;
     data::Prefetch<TensorBatch> batches(
         [&]() -> std::optional<TensorBatch> {
-          if (produced++ == num_steps_) return std::nullopt;
+          if (produced++ >= num_steps_) return std::nullopt;
           return task_.next_batch();
         },
         kBatchesAhead);
@@ -117,8 +142,12 @@ class Trainer {
         report(batch, seconds_since(start));
         const bool ends_epoch = result_.num_steps % task_.num_batches() == 0;
         if (ends_epoch && result_.num_steps < num_steps_) evaluate(/*is_last=*/false);
+        const bool is_due = options_.checkpoint_every != 0 && result_.num_steps % options_.checkpoint_every == 0;
+        if (is_due && result_.num_steps < num_steps_) save_checkpoint();
       }
-      if (Interrupt::is_requested() && result_.ending == Ending::kDone) result_.ending = Ending::kInterrupted;
+      if (Interrupt::is_requested() && result_.ending == Ending::kDone) {
+        result_.ending = Interrupt::signal() == SIGTERM ? Ending::kPreempted : Ending::kInterrupted;
+      }
     }
   }
 
@@ -144,12 +173,13 @@ class Trainer {
       return false;
     }
     optimizer_->step();
-    if (result_.num_steps == 0) pipeline_->book(*optimizer_);  // its state is there from now on
+    if (result_.num_steps == result_.first_step) pipeline_->book(*optimizer_);  // its state is there from now on
     result_.last_loss = step.loss.item<double>();
     result_.step_seconds += step_seconds;
     result_.update_seconds += seconds_since(update_start);
     ++result_.num_steps;
     result_.num_items += batch.num_items;
+    position_ = batch.next;
     add_timeline(step);
     return true;
   }
@@ -190,8 +220,8 @@ class Trainer {
     progress.loss = result_.last_loss;
     progress.items_per_second = static_cast<double>(result_.num_items) / result_.seconds;
     progress.unit = task_.unit();
-    progress.eta_seconds =
-        result_.seconds / static_cast<double>(result_.num_steps) * static_cast<double>(num_steps_ - result_.num_steps);
+    progress.eta_seconds = result_.seconds / static_cast<double>(result_.num_steps - result_.first_step) *
+                           static_cast<double>(num_steps_ - result_.num_steps);
     progress.bubble_fraction = result_.last_timeline.bubble_fraction;
     progress.learning_rate = learning_rate;
     for (const StageMemory& memory : result_.memory) progress.peak_bytes.push_back(memory.peak_bytes);
@@ -232,13 +262,41 @@ class Trainer {
     log(values, (result_.num_steps - 1) / task_.num_batches());
   }
 
+  // On the way: what goes wrong is no reason to end the training.
+  void save_checkpoint() {
+    const auto start = Clock::now();
+    try {
+      checkpoints_->save(pipeline_, *optimizer_, result_.num_steps, position_);
+    } catch (const CheckpointError& error) {
+      progress_.print(fmt::format("step {}: the checkpoint before was not saved: {}", result_.num_steps, error.what()));
+    }
+    const double seconds = seconds_since(start);
+    result_.checkpoint_seconds += seconds;
+    result_.seconds += seconds;
+  }
+
+  void save_last_checkpoint() {
+    if (!checkpoints_ || result_.num_steps == result_.first_step) return;
+    const bool is_saved = checkpoints_->last_step() == result_.num_steps;
+    if (!is_saved && result_.ending != Ending::kNotFinite) {
+      try {
+        checkpoints_->finish();
+      } catch (const CheckpointError& error) {
+        progress_.print(fmt::format("the checkpoint before was not saved: {}", error.what()));
+      }
+      checkpoints_->save(pipeline_, *optimizer_, result_.num_steps, position_);
+    }
+    checkpoints_->finish();
+    result_.checkpoint = latest_checkpoint(options_.checkpoint_dir);
+  }
+
   void save() const {
     if (!options_.save_path.empty() && result_.num_steps > 0) {
       Safetensors content{weights_of(*pipeline_), task_.metadata()};
       for (auto& tensor : task_.added_tensors()) content.tensors.push_back(std::move(tensor));
       save_safetensors(options_.save_path, content);
     }
-    if (!options_.trace_path.empty() && result_.num_steps > 0) {
+    if (!options_.trace_path.empty() && result_.num_steps > result_.first_step) {
       cli::write_output_file(options_.trace_path, to_chrome_trace(result_.last_timeline), /*force=*/true);
     }
   }
@@ -249,6 +307,8 @@ class Trainer {
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
   std::int64_t num_steps_ = 0;
   TrainingResult result_;
+  data::Position position_;  // of the next batch to train on
+  std::optional<RunCheckpoints> checkpoints_;
   ProgressReporter progress_ = make_reporter();
   const Clock::time_point start_ = Clock::now();
   std::optional<MetricsLog> metrics_;

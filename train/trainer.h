@@ -27,26 +27,33 @@ struct TrainerOptions {
   std::string trace_path;    // of the last step
   std::string metrics_path;
   std::string tensorboard_dir;
-  bool force = false;        // existing files may be replaced
+  std::string checkpoint_dir;                    // empty: no checkpoints
+  std::int64_t checkpoint_every = 0;             // steps; 0: only at the end, and when it is interrupted
+  Retention retention;                           // of checkpoints
+  bool resume = false;                           // from the latest checkpoint, if there is one
+  bool force = false;                            // existing files may be replaced
   std::optional<Plan> plan;  // that is run; what it predicts is told at the end beside what was measured
 };
 
 enum class Ending {
   kDone,
-  kInterrupted,
-  kNotFinite,  // the loss or the gradient was not: weights and buffers are those of the step before
+  kInterrupted,  // by Ctrl-C
+  kPreempted,    // by SIGTERM
+  kNotFinite,    // the loss or the gradient was not: weights and buffers are those of the step before
 };
 
 // What a run came to. Seconds are summed over the steps.
 struct TrainingResult {
   Ending ending = Ending::kDone;
-  std::int64_t num_steps = 0;
-  std::int64_t num_items = 0;
+  std::int64_t first_step = 0;  // that a checkpoint was resumed from
+  std::int64_t num_steps = 0;   // with those
+  std::int64_t num_items = 0;   // without those
   double last_loss = 0;
   double seconds = 0;                 // of training, without evaluation
   double step_seconds = 0;            // forward and backward
   double update_seconds = 0;          // optimizer
   double data_seconds = 0;            // waiting for batches
+  double checkpoint_seconds = 0;      // held up by saving
   double useful_seconds = 0;          // of all workers
   double recompute_seconds = 0;       // of all workers
   double imbalance_seconds = 0;       // of all workers: idle because another one has more to do
@@ -57,10 +64,12 @@ struct TrainingResult {
   std::vector<StageMemory> memory;  // empty unless it was measured; peaks over all steps
   std::vector<Measure> measures;    // of the last evaluation
   Timeline last_timeline;           // of the last step
+  std::string checkpoint;           // the last one; empty if there is none
 };
 
 // Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step
-// leaves the weights of the step before, and they are saved if they are to be.
+// leaves the weights of the step before, and they are saved if they are to be. A checkpoint that cannot be written on the way is
+// reported, and the training goes on; the last one has to be written.
 TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options);
 
 }  // namespace gpipe::train

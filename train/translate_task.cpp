@@ -146,6 +146,7 @@ TensorBatch TranslateTask::to_batch(const std::vector<TokenPair>& pairs,
   return {{to_padded(sources, Vocabulary::kPad), target.slice(1, 0, length - 1).contiguous()},
           {target.slice(1, 1).contiguous()},
           num_tokens,
+          {},
           {}};
 }
 
@@ -153,6 +154,7 @@ TensorBatch TranslateTask::next_batch() {
   const data::Batch batch = batches_->next();
   TensorBatch tensors = to_batch(training_, batch.samples);
   tensors.position = batch.position;
+  tensors.next = batch.next;
   return tensors;
 }
 

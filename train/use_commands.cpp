@@ -28,7 +28,7 @@ using cli::parse_index;
 using cli::parse_path;
 
 CLI::Option* add_weights(CLI::App& command, std::string& path) {
-  return add_value(command, "--weights", path, parse_path, "What gpipe train --save has written")
+  return add_value(command, "--weights", path, parse_path, "What gpipe train --save has written, or a checkpoint")
       ->type_name("FILE")
       ->required();
 }

@@ -103,5 +103,17 @@ TEST(LearningRate, RefusesWhatMakesNoSense) {
   EXPECT_THAT(refusal(rate(LearningRateSchedule::kConstant, 0, 0), -1), HasSubstr("step -1 is below 0"));
 }
 
+TEST(LearningRate, IsTheSameTextForTheSameCourse) {
+  LearningRate rate{LearningRateSchedule::kConstant, 0.1, 5, 100, 0.5};
+  EXPECT_EQ(rate.to_json(),
+            R"({"schedule": "constant", "peak": 0.1, "warmup_steps": 5, "total_steps": 0, "final_fraction": 0})");
+  const std::string constant = rate.to_json();
+  rate.total_steps = 200;
+  EXPECT_EQ(rate.to_json(), constant);
+  rate.schedule = LearningRateSchedule::kCosine;
+  EXPECT_EQ(rate.to_json(),
+            R"({"schedule": "cosine", "peak": 0.1, "warmup_steps": 5, "total_steps": 200, "final_fraction": 0.5})");
+}
+
 }  // namespace
 }  // namespace gpipe::train

@@ -55,6 +55,16 @@ TEST(MetricsLog, ReplacesAFileOnlyIfToldTo) {
   EXPECT_EQ(content_of(path), "{\"step\":1,\"loss\":2.0}\n");
 }
 
+TEST(MetricsLog, GoesOnBehindTheStepThatIsResumed) {
+  const ScratchFolder folder;
+  const std::string lines = "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":2.0}\n";
+  const std::string path = folder.write("log", lines + "{\"step\":3,\"loss\":3.0}\n{\"step\":4,\"lo");
+  MetricsLog::resume(path, 2).append(step(3, 4));
+  EXPECT_EQ(content_of(path), lines + "{\"step\":3,\"loss\":4.0}\n");
+  MetricsLog::resume(folder.path("new"), 2).append(step(3, 4));
+  EXPECT_EQ(content_of(folder.path("new")), "{\"step\":3,\"loss\":4.0}\n");
+}
+
 TEST(MetricsLog, SaysWhyItCannotWrite) {
   EXPECT_THAT(refusal([] { MetricsLog("/no/such/folder/log", false); }), HasSubstr("No such file or directory"));
   MetricsLog full("/dev/full", false);

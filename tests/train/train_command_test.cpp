@@ -331,6 +331,129 @@ TEST_F(TrainImage, AnInterruptEndsTheStepAndKeepsTheWeights) {
   EXPECT_THAT(weights_in(file), Not(IsEmpty()));
 }
 
+class Resume : public TrainImage {
+ protected:
+  Outcome train_in_run(const Arguments& more) const {
+    Arguments arguments = {"--checkpoint-dir", run_, "--augment", "--lr-schedule", "constant"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return train(arguments);
+  }
+  void damage(const std::string& file) const {
+    std::string bytes = read_file(file);
+    ASSERT_FALSE(bytes.empty()) << file;
+    bytes.back() ^= 1;
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+
+  const std::string run_ = folder_.path("run");
+};
+
+TEST_F(Resume, InTheMiddleOfAnEpochEndsWithTheSameWeights) {
+  const std::string straight = folder_.path("straight.safetensors");
+  const std::string resumed = folder_.path("resumed.safetensors");
+  ASSERT_EQ(
+      train({"--augment", "--lr-schedule", "constant", "--stages", "1", "--steps", "7", "--save", straight}).exit_code,
+      0);
+  const std::string metrics = folder_.path("metrics.jsonl");
+  const Arguments common = {"--save", resumed, "--metrics", metrics, "--checkpoint-every", "2", "--keep-last", "2"};
+  const auto with = [&](Arguments more) {
+    more.insert(more.end(), common.begin(), common.end());
+    return train_in_run(more);
+  };
+  const Outcome first = with({"--stages", "2", "--steps", "5", "--resume"});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_THAT(first.out, AllOf(HasSubstr("no checkpoint in"), HasSubstr("step-0000000005")));
+  const Outcome second = with({"--stages", "4", "--steps", "7", "--resume", "--recompute", "always"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_THAT(second.out, AllOf(HasSubstr("resumed from"), HasSubstr("after step 5"), Not(HasSubstr("note:"))));
+  EXPECT_TRUE(read_file(resumed) == read_file(straight));
+  EXPECT_FALSE(std::filesystem::exists(run_ + "/step-0000000002"));
+
+  std::istringstream lines(read_file(metrics));
+  int num_steps = 0;
+  for (std::string line; std::getline(lines, line);) {
+    const auto json = nlohmann::json::parse(line);
+    if (!json.contains("loss")) continue;
+    EXPECT_EQ(json.at("step"), ++num_steps);
+  }
+  EXPECT_EQ(num_steps, 7);
+
+  // A checkpoint is as good as its weights, and can be looked at and converted.
+  const Outcome evaluated = run_gpipe({"eval", "--weights", run_, "--data-dir", folder_.path("")});
+  EXPECT_EQ(evaluated.exit_code, 0) << evaluated.err;
+  EXPECT_EQ(value_of(evaluated.out, "test_accuracy"), value_of(second.out, "test_accuracy"));
+  const Outcome inspected = run_gpipe({"inspect", run_});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_THAT(inspected.out, AllOf(HasSubstr("step 7"), HasSubstr("optimizer AdamW"), HasSubstr("exp_avg of"),
+                                   HasSubstr("conv1.weight"), HasSubstr("sound"), Not(HasSubstr("DAMAGED"))));
+  const auto json = nlohmann::json::parse(run_gpipe({"inspect", run_, "--json"}).out);
+  EXPECT_EQ(json.at("manifest").at("step"), 7);
+  EXPECT_EQ(json.at("sound"), true);
+  const std::string converted = folder_.path("converted.safetensors");
+  ASSERT_EQ(run_gpipe({"convert", run_, converted}).exit_code, 0);
+  EXPECT_TRUE(read_file(converted) == read_file(straight));
+  ASSERT_EQ(run_gpipe({"convert", converted, folder_.path("parts"), "--shard-size", "100KiB"}).exit_code, 0);
+  const std::string merged = folder_.path("merged.safetensors");
+  ASSERT_EQ(run_gpipe({"convert", folder_.path("parts"), merged}).exit_code, 0);
+  EXPECT_TRUE(read_file(merged) == read_file(straight));
+  const Outcome again = run_gpipe({"convert", run_, merged});
+  EXPECT_EQ(again.exit_code, 2);
+  EXPECT_THAT(again.err, HasSubstr("--force"));
+}
+
+TEST_F(Resume, AfterATerminationGoesOnWithTheSameBits) {
+  const Arguments common = {"train",           "image",    "--data-dir",   folder_.path(""),
+                            "--model",         "resnet20", "--batch-size", "16",
+                            "--micro-batches", "4",        "--steps",      "12"};
+  const std::string straight = folder_.path("straight.safetensors");
+  const auto with = [&](const Arguments& more) {
+    Arguments arguments = common;
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  ASSERT_EQ(run_gpipe(with({"--save", straight})).exit_code, 0);
+  const Outcome ended = run_gpipe_with_signal(with({"--checkpoint-dir", run_}), "step 1/", SIGTERM);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("interrupted after step"), HasSubstr("the same command and --resume")));
+  const std::string resumed = folder_.path("resumed.safetensors");
+  const Outcome outcome = run_gpipe(with({"--checkpoint-dir", run_, "--resume", "--stages", "3", "--save", resumed}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read_file(resumed) == read_file(straight));
+}
+
+TEST_F(Resume, PassesOverWhatIsDamagedAndRefusesWhatDoesNotFit) {
+  ASSERT_EQ(train_in_run({"--steps", "2", "--checkpoint-every", "1"}).exit_code, 0);
+  const Outcome occupied = train_in_run({"--steps", "3"});
+  EXPECT_EQ(occupied.exit_code, 2);
+  EXPECT_THAT(occupied.err, AllOf(HasSubstr("holds a training already"), HasSubstr("--resume")));
+  const Outcome other = train_in_run({"--steps", "3", "--resume", "--samples", "32"});
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("an epoch had 4 batches, and now it has 2"));
+  const Outcome seed = train_in_run({"--steps", "3", "--resume", "--seed", "5"});
+  EXPECT_EQ(seed.exit_code, 1);
+  EXPECT_THAT(seed.err, HasSubstr("with the seed 0, but the pipeline has 5"));
+
+  damage(run_ + "/step-0000000002/model-00001-of-00002.safetensors");
+  const Outcome inspected = run_gpipe({"inspect", run_});
+  EXPECT_EQ(inspected.exit_code, 1);
+  EXPECT_THAT(inspected.out, HasSubstr("DAMAGED: has another hash"));
+  const Outcome evaluated = run_gpipe({"eval", "--weights", run_, "--data-dir", folder_.path("")});
+  EXPECT_EQ(evaluated.exit_code, 1);
+  EXPECT_THAT(evaluated.err, HasSubstr("is damaged"));
+  const Outcome resumed = train_in_run({"--steps", "3", "--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, AllOf(HasSubstr("is damaged"), HasSubstr("after step 1")));
+
+  for (const Arguments& useless :
+       {Arguments{"--resume"}, {"--checkpoint-every", "2"}, {"--keep-last", "2"}, {"--keep-every", "2"}}) {
+    const Outcome refused = train(useless);
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, AllOf(HasSubstr(useless.front()), HasSubstr("add --checkpoint-dir")));
+  }
+  EXPECT_EQ(run_gpipe({"inspect", folder_.path("none")}).exit_code, 1);
+  EXPECT_EQ(run_gpipe({"inspect"}).exit_code, 2);
+}
+
 TEST_F(TrainImage, OptionsMayComeFromAFile) {
   const std::string json =
       folder_.write("options.json", R"({"stages": 2, "steps": 1, "schedule": "gpipe", "balance": [30, 47]})");
@@ -357,7 +480,7 @@ TEST_F(TrainImage, WeightsOfAnotherModelAreRefused) {
   EXPECT_THAT(torn.err, AllOf(HasSubstr("cut short"), HasSubstr("write or fetch it again")));
   EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("none")}).err,
               HasSubstr("No such file or directory; check the path and its permissions"));
-  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("")}).err, HasSubstr("is not a file; name a"));
+  EXPECT_THAT(run_gpipe({"eval", "--weights", folder_.path("")}).err, HasSubstr("there is no whole checkpoint in it"));
 }
 
 TEST_F(TrainImage, BadDataIsOneLineThatSaysWhatToDo) {

@@ -1,0 +1,293 @@
+#include "train/inspect_command.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "cli/help.h"
+#include "cli/json_text.h"
+#include "cli/option.h"
+#include "cli/quantity.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "gpipe/checkpoint/mapped_file.h"
+#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint/sha256.h"
+#include "gpipe/gpipe.h"
+
+namespace gpipe::train {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct InspectedTensor {
+  std::string file;
+  SafetensorsEntry entry;
+};
+
+struct InspectedFile {
+  ManifestFile expected;
+  std::string problem;  // empty if it is sound
+};
+
+// What lies at a path, as far as it can be read without a tensor.
+struct Inspection {
+  std::string path;
+  std::string kind;
+  std::vector<InspectedTensor> tensors;
+  std::vector<InspectedTensor> slots;
+  std::map<std::string, std::string> metadata;
+  std::optional<Manifest> manifest;
+  std::vector<InspectedFile> files;
+
+  bool is_sound() const {
+    return std::all_of(files.begin(), files.end(), [](const InspectedFile& file) { return file.problem.empty(); });
+  }
+};
+
+std::int64_t total_bytes(const std::vector<InspectedTensor>& tensors) {
+  std::int64_t bytes = 0;
+  for (const InspectedTensor& tensor : tensors) bytes += tensor.entry.num_bytes();
+  return bytes;
+}
+
+void read_shard(const std::string& folder, const std::string& name, std::vector<InspectedTensor>& tensors,
+                std::map<std::string, std::string>& metadata) {
+  const std::string path = folder + "/" + name;
+  SafetensorsHeader header = parse_safetensors(MappedFile(path).view(), path);
+  for (SafetensorsEntry& entry : header.entries) tensors.push_back({name, std::move(entry)});
+  metadata.insert(header.metadata.begin(), header.metadata.end());
+}
+
+void read_set(const std::string& index_path, Inspection& inspection) {
+  const SafetensorsIndex index = parse_safetensors_index(MappedFile(index_path).view(), index_path);
+  std::set<std::string> shards;
+  for (const auto& item : index.file_of) shards.insert(item.second);
+  for (const std::string& shard : shards) {
+    read_shard(directory_of(index_path), shard, inspection.tensors, inspection.metadata);
+  }
+}
+
+InspectedFile inspect_file(const std::string& folder, const ManifestFile& expected) {
+  try {
+    const MappedFile file(folder + "/" + expected.name);
+    if (static_cast<std::int64_t>(file.size()) != expected.bytes) {
+      return {expected, fmt::format("has {} bytes", file.size())};
+    }
+    return {expected, sha256_of(file.view()) == expected.sha256 ? "" : "has another hash"};
+  } catch (const CheckpointError& error) {
+    return {expected, error.what()};
+  }
+}
+
+void read_checkpoint(const std::string& path, Inspection& inspection) {
+  const std::string manifest_path = path + "/" + kManifestName;
+  inspection.manifest = parse_manifest(MappedFile(manifest_path).view(), manifest_path);
+  for (const ManifestFile& file : inspection.manifest->files) {
+    inspection.files.push_back(inspect_file(path, file));
+    if (!inspection.files.back().problem.empty()) continue;
+    std::map<std::string, std::string> ignored;
+    if (file.name.rfind("optimizer-", 0) == 0) read_shard(path, file.name, inspection.slots, ignored);
+    if (file.name.rfind("model-", 0) == 0) read_shard(path, file.name, inspection.tensors, inspection.metadata);
+  }
+}
+
+Inspection inspect(const std::string& path) {
+  Inspection inspection;
+  inspection.path = path;
+  if (!std::filesystem::is_directory(path)) {
+    const bool is_index = std::filesystem::path(path).extension() == ".json";
+    inspection.kind = is_index ? "safetensors files" : "safetensors file";
+    if (is_index) {
+      read_set(path, inspection);
+    } else {
+      read_shard(directory_of(path), std::filesystem::path(path).filename(), inspection.tensors, inspection.metadata);
+    }
+    return inspection;
+  }
+  if (!std::filesystem::exists(path + "/" + kManifestName) && std::filesystem::exists(path + "/" + kIndexName)) {
+    inspection.kind = "safetensors files";
+    read_set(path + "/" + kIndexName, inspection);
+    return inspection;
+  }
+  inspection.kind = "checkpoint";
+  inspection.path = resolve_checkpoint(path);
+  read_checkpoint(inspection.path, inspection);
+  return inspection;
+}
+
+// How often each slot occurs: "exp_avg" of 12 parameters.
+std::map<std::string, int> slot_counts(const Inspection& inspection) {
+  std::map<std::string, int> counts;
+  for (const InspectedTensor& slot : inspection.slots) {
+    ++counts[slot.entry.name.substr(slot.entry.name.rfind('/') + 1)];
+  }
+  return counts;
+}
+
+std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
+
+std::string describe_manifest(const Inspection& inspection) {
+  const Manifest& manifest = *inspection.manifest;
+  std::string text = fmt::format(
+      "step {}, seed {}, saved by gpipe {} with libtorch {}\n{} worker{}, {} micro-batches, {}; layers a stage: {}\n",
+      manifest.step, manifest.seed, manifest.gpipe_version, manifest.libtorch_version, manifest.layout.num_workers,
+      manifest.layout.num_workers == 1 ? "" : "s", manifest.layout.num_micro_batches, manifest.layout.schedule,
+      manifest.layout.layers_per_stage.empty() ? "not chosen yet"
+                                               : fmt::format("{}", fmt::join(manifest.layout.layers_per_stage, ", ")));
+  if (!manifest.data_position.empty()) text += fmt::format("data position: {}\n", manifest.data_position);
+  if (!manifest.learning_rate.empty()) text += fmt::format("learning rate: {}\n", manifest.learning_rate);
+  text += fmt::format("optimizer {}", manifest.optimizer);
+  for (const auto& [slot, count] : slot_counts(inspection)) text += fmt::format(", {} of {}", slot, count);
+  text += fmt::format(", {}\n", cli::format_bytes(total_bytes(inspection.slots)));
+  for (const OptimizerGroup& group : manifest.groups) {
+    text += fmt::format("  {} parameters:", group.parameters.size());
+    for (const auto& [name, value] : group.options) text += fmt::format(" {} {}", name, value);
+    text += "\n";
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const InspectedFile& file : inspection.files) {
+    rows.push_back({file.expected.name, cli::format_bytes(file.expected.bytes), file.expected.sha256.substr(0, 16),
+                    file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
+  }
+  return text + "\n" +
+         cli::to_table({{"file", cli::Align::kLeft}, {"size"}, {"sha256", cli::Align::kLeft}, {"", cli::Align::kLeft}},
+                       rows) +
+         "\n";
+}
+
+std::string describe(const Inspection& inspection) {
+  std::string text = fmt::format("{}: {}\n", inspection.path, inspection.kind);
+  if (inspection.manifest) text += describe_manifest(inspection);
+  for (const auto& [key, value] : inspection.metadata) text += fmt::format("{}: {}\n", key, value);
+  std::vector<std::vector<std::string>> rows;
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    const std::string name = quoted_name(tensor.entry.name);
+    rows.push_back({name.substr(1, name.size() - 2), tensor.entry.type->name, shape_text(tensor.entry.shape),
+                    cli::format_bytes(tensor.entry.num_bytes())});
+  }
+  using cli::Align;
+  text += cli::to_table({{"tensor", Align::kLeft}, {"dtype", Align::kLeft}, {"shape", Align::kLeft}, {"size"}}, rows);
+  return text + fmt::format("\n{} tensors, {}\n", inspection.tensors.size(),
+                            cli::format_bytes(total_bytes(inspection.tensors)));
+}
+
+ordered_json to_json(const std::vector<InspectedTensor>& tensors) {
+  ordered_json list = ordered_json::array();
+  for (const InspectedTensor& tensor : tensors) {
+    list.push_back({{"name", tensor.entry.name},
+                    {"dtype", tensor.entry.type->name},
+                    {"shape", tensor.entry.shape},
+                    {"bytes", tensor.entry.num_bytes()},
+                    {"file", tensor.file}});
+  }
+  return list;
+}
+
+ordered_json to_json(const Inspection& inspection) {
+  ordered_json json = {{"path", inspection.path}, {"kind", inspection.kind}};
+  if (inspection.manifest) {
+    json["sound"] = inspection.is_sound();
+    json["manifest"] = ordered_json::parse(gpipe::to_json(*inspection.manifest));
+    json["problems"] = ordered_json::object();
+    for (const InspectedFile& file : inspection.files) {
+      if (!file.problem.empty()) json["problems"][file.expected.name] = file.problem;
+    }
+    json["slots"] = to_json(inspection.slots);
+  }
+  json["metadata"] = inspection.metadata;
+  json["tensors"] = to_json(inspection.tensors);
+  json["total_bytes"] = total_bytes(inspection.tensors);
+  return json;
+}
+
+struct InspectCommand {
+  std::string path;
+  bool json = false;
+};
+
+int run_inspect(const InspectCommand& command) {
+  const Inspection inspection = inspect(command.path);
+  cli::print(command.json ? cli::to_text(to_json(inspection)) : describe(inspection));
+  return inspection.is_sound() ? cli::kDone : cli::kNegativeAnswer;
+}
+
+struct ConvertCommand {
+  std::string from;
+  std::string to;
+  std::int64_t shard_bytes = 0;
+  bool force = false;
+};
+
+int run_convert(const ConvertCommand& command) {
+  namespace fs = std::filesystem;
+  const Safetensors content = load_model(command.from);
+  const bool is_set = command.shard_bytes != 0;
+  const std::string target = is_set ? command.to + "/" + kIndexName : command.to;
+  if (!command.force && fs::exists(target)) {
+    throw cli::UsageError(fmt::format("'{}' already exists", target), "name another one, or add --force to replace it");
+  }
+  if (is_set) {
+    std::error_code error;
+    fs::create_directories(command.to, error);
+    if (error) throw cli::UsageError(fmt::format("'{}': {}", command.to, error.message()), "name another folder");
+    save_safetensors_set(command.to, content, command.shard_bytes);
+  } else {
+    if (fs::is_directory(command.to)) {
+      throw cli::UsageError(fmt::format("'{}' is a folder", command.to),
+                            "name a file, or add --shard-size for a folder");
+    }
+    save_safetensors(command.to, content);
+  }
+  cli::print(fmt::format("{} tensors in {}\n", content.tensors.size(), target));
+  return cli::kDone;
+}
+
+}  // namespace
+
+void add_inspect_command(CLI::App& app, cli::Run& chosen) {
+  auto options = std::make_shared<InspectCommand>();
+  CLI::App& command = *app.add_subcommand("inspect");
+  command.add_option("path", options->path, "A safetensors file, an index, a checkpoint or a folder of them")
+      ->type_name("PATH")
+      ->required();
+  command.add_flag("--json", options->json, "Print JSON");
+  cli::set_help(command,
+                {"gpipe inspect PATH [--json]", "Show what is in a checkpoint or a file of weights",
+                 "Names, types, shapes and sizes of the tensors; of a checkpoint also its step, its optimizer, and "
+                 "whether every file has the hash that it should. Exits with 1 if one has not.",
+                 "  gpipe inspect run\n  gpipe inspect model.safetensors --json"});
+  command.callback([&chosen, options] { chosen = [options] { return run_inspect(*options); }; });
+}
+
+void add_convert_command(CLI::App& app, cli::Run& chosen) {
+  auto options = std::make_shared<ConvertCommand>();
+  CLI::App& command = *app.add_subcommand("convert");
+  command.add_option("from", options->from, "A safetensors file, an index, a checkpoint or a folder of them")
+      ->type_name("FROM")
+      ->required();
+  command.add_option("to", options->to, "The file, or with --shard-size the folder, to write")
+      ->type_name("TO")
+      ->required();
+  cli::add_value(command, "--shard-size", options->shard_bytes, cli::parse_bytes,
+                 "Several files of at most this size, such as 2GiB, and their index")
+      ->type_name("SIZE");
+  command.add_flag("--force", options->force, "Replace what is there already");
+  cli::set_help(command,
+                {"gpipe convert FROM TO [options]", "Take the weights out of a checkpoint; merge or split files",
+                 "The weights only, without the state of the optimizer.",
+                 "  gpipe convert run model.safetensors\n  gpipe convert model.safetensors parts --shard-size 100MiB"});
+  command.callback([&chosen, options] { chosen = [options] { return run_convert(*options); }; });
+}
+
+}  // namespace gpipe::train

@@ -1,0 +1,104 @@
+#include "train/run_checkpoints.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "data/data_error.h"
+
+namespace gpipe::train {
+namespace {
+
+constexpr const char* kNumBatches = "batches of an epoch";
+
+// The latest, then the others, the last first.
+std::vector<std::string> candidates(const std::string& folder) {
+  std::vector<std::string> paths;
+  const std::string latest = latest_checkpoint(folder);
+  if (latest.empty()) return paths;
+  paths = list_checkpoints(folder);
+  paths.erase(std::remove(paths.begin(), paths.end(), latest), paths.end());
+  paths.push_back(latest);
+  std::reverse(paths.begin(), paths.end());
+  return paths;
+}
+
+}  // namespace
+
+std::string checkpoint_to_resume(const TrainerOptions& options) {
+  return options.resume ? latest_checkpoint(options.checkpoint_dir) : "";
+}
+
+RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, const LearningRate& learning_rate)
+    : options_(options),
+      task_(task),
+      learning_rate_(learning_rate),
+      writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
+
+std::map<std::string, std::string> RunCheckpoints::notes() const {
+  return {{kNumBatches, std::to_string(task_.num_batches())}};
+}
+
+std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline,
+                                                              torch::optim::Optimizer& optimizer) const {
+  Resumed resumed;
+  Manifest manifest;
+  std::string first_error;
+  for (const std::string& path : candidates(options_.checkpoint_dir)) {
+    try {
+      manifest = read_manifest(path);
+      check_hashes(path, manifest);
+      resumed.path = path;
+      break;
+    } catch (const CheckpointError& error) {
+      if (first_error.empty()) first_error = error.what();
+      resumed.notes += fmt::format("note: {}\n", error.what());
+    }
+  }
+  if (resumed.path.empty() && first_error.empty()) return std::nullopt;
+  if (resumed.path.empty()) throw CheckpointError(first_error);
+  const auto batches = manifest.notes.find(kNumBatches);
+  if (batches != manifest.notes.end() && batches->second != std::to_string(task_.num_batches())) {
+    throw CheckpointError(resumed.path,
+                          fmt::format(" was saved when an epoch had {} batches, and now it has {}; use the "
+                                      "same data and batch size",
+                                      batches->second, task_.num_batches()));
+  }
+  LoadOptions unchecked;
+  unchecked.check_hashes = false;  // just done
+  const TrainingState state = load_checkpoint(resumed.path, pipeline, optimizer, unchecked);
+  resumed.step = state.step;
+  try {
+    resumed.position = data::parse_position(state.data_position);
+  } catch (const data::DataError&) {
+    throw CheckpointError(resumed.path, " does not say where in the data it was; resume what 'gpipe train' has saved");
+  }
+  if (state.learning_rate != learning_rate_.to_json()) {
+    resumed.notes += fmt::format("note: the learning rate follows {} from now on; it followed {}\n",
+                                 learning_rate_.to_json(), state.learning_rate);
+  }
+  if (manifest.layout.num_micro_batches != pipeline->options().num_micro_batches()) {
+    resumed.notes += fmt::format("note: there were {} micro-batches, and now there are {}: the last bits will differ\n",
+                                 manifest.layout.num_micro_batches, pipeline->options().num_micro_batches());
+  }
+  return resumed;
+}
+
+double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
+                            const data::Position& position) {
+  TrainingState state;
+  state.step = step;
+  state.data_position = to_json(position);
+  state.learning_rate = learning_rate_.to_json();
+  state.notes = notes();
+  state.metadata = task_.metadata();
+  state.added = task_.added_tensors();
+  const double pause = writer_.save(pipeline, optimizer, state);
+  last_step_ = step;
+  return pause;
+}
+
+void RunCheckpoints::finish() { writer_.wait(); }
+
+}  // namespace gpipe::train

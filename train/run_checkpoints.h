@@ -1,0 +1,53 @@
+// The checkpoints of a training: what goes into them, and what a resumed training takes over.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+#include "data/batches.h"
+#include "gpipe/gpipe.h"
+#include "train/learning_rate.h"
+#include "train/task.h"
+#include "train/trainer.h"
+
+namespace gpipe::train {
+
+// The checkpoint that a run with these options goes on from; empty if it begins anew.
+std::string checkpoint_to_resume(const TrainerOptions& options);
+
+class RunCheckpoints {
+ public:
+  // REQUIRES: there is a checkpoint_dir; all outlive this.
+  RunCheckpoints(const TrainerOptions& options, const Task& task, const LearningRate& learning_rate);
+
+  struct Resumed {
+    std::string path;
+    std::int64_t step = 0;
+    data::Position position;
+    std::string notes;  // for the user, a line each
+  };
+  // From the latest checkpoint that is not damaged; nothing if there is none. Throws CheckpointError if it is of another
+  // training.
+  std::optional<Resumed> resume(Pipeline& pipeline, torch::optim::Optimizer& optimizer) const;
+
+  // Begins to save; returns the seconds that the training was held up. Throws what was wrong with the save before.
+  double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
+              const data::Position& position);
+  // When the last one is written. Throws what was wrong with it.
+  void finish();
+
+  // Of the last that was begun; -1 if none was.
+  std::int64_t last_step() const { return last_step_; }
+
+ private:
+  std::map<std::string, std::string> notes() const;
+
+  const TrainerOptions& options_;
+  const Task& task_;
+  const LearningRate& learning_rate_;
+  CheckpointWriter writer_;
+  std::int64_t last_step_ = -1;
+};
+
+}  // namespace gpipe::train
