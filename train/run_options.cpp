@@ -33,8 +33,9 @@ std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(
 
 void add_pipeline_options(CLI::App& command, RunOptions& options) {
   const OptionGroup group{command, "Pipeline"};
-  CLI::Option* const stages = group.add("K", "--stages", options.num_stages, parse_count,
-                                        fmt::format("Workers, one thread each [{}]", options.num_stages));
+  CLI::Option* const stages =
+      group.add("K", "--stages", options.num_stages, parse_count,
+                fmt::format("Workers, one thread each, or one process each under a launcher [{}]", options.num_stages));
   CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
                                                fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
   CLI::Option* const schedule = group.add("NAME", "--schedule", options.schedule, parse_schedule,
@@ -209,6 +210,7 @@ void check_run_options(const RunOptions& options) {
           fmt::format("{} and {} both name '{}'", outputs[other].first, outputs[index].first, outputs[index].second),
           "name two files");
     }
+    if (read_world().rank != 0) continue;  // the first one writes them, and may have begun to
     cli::check_output_file(outputs[index].second, may_replace);
     if (index == 0) check_replaceable(outputs[index]);
   }

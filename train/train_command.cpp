@@ -51,9 +51,10 @@ std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
 // The end of every task: build, train, say how it went.
 int train(const RunOptions& run, Task& task) {
   const Pipeline pipeline(task.chain(), pipeline_options(run));
-  cli::print(describe_start(pipeline, task));
+  const bool reports = read_world().rank == 0;  // of the processes that train together
+  if (reports) cli::print(describe_start(pipeline, task));
   const TrainingResult result = run_training(pipeline, task, run.trainer);
-  cli::print(describe_end(result, pipeline, task, run.trainer));
+  if (reports) cli::print(describe_end(result, pipeline, task, run.trainer));
   switch (result.ending) {
     case Ending::kDone:
       return cli::kDone;

@@ -53,7 +53,11 @@ class Autocast {
   bool is_on_;
 };
 
+// Of the processes that train together, the first one reports and writes files.
+bool reports() { return read_world().rank == 0; }
+
 ProgressReporter make_reporter() {
+  if (!reports()) return ProgressReporter([](std::string_view) {}, {});
   ProgressStyle style;
   style.is_terminal = isatty(STDOUT_FILENO) != 0;
   style.columns = cli::output_width;
@@ -77,7 +81,8 @@ class Trainer {
     rate.warmup_steps = options_.warmup_steps.value_or(std::min(rate.warmup_steps, num_steps_ / 10));
     rate.check();
     if (!options_.checkpoint_dir.empty()) checkpoints_.emplace(options_, task_, rate);
-    if (!resume() && !options_.weights_path.empty()) load_weights(options_.weights_path, *pipeline_);
+    if (!resume() && !options_.weights_path.empty()) load_weights(options_.weights_path, pipeline_);
+    if (!reports()) return;
     if (!options_.metrics_path.empty()) {
       if (result_.first_step > 0) {
         metrics_.emplace(MetricsLog::resume(options_.metrics_path, result_.first_step));
@@ -93,7 +98,7 @@ class Trainer {
       take_steps();
     } catch (...) {
       progress_.clear();
-      save();
+      if (pipeline_->ranks() == nullptr) save();  // else the others may be gone
       throw;
     }
     progress_.clear();
@@ -111,10 +116,11 @@ class Trainer {
     if (!options_.resume || !checkpoints_) return false;
     const auto resumed = checkpoints_->resume(pipeline_, *optimizer_);
     if (!resumed) {
-      cli::print(fmt::format("no checkpoint in {}: from the beginning\n", options_.checkpoint_dir));
+      if (reports()) cli::print(fmt::format("no checkpoint in {}: from the beginning\n", options_.checkpoint_dir));
       return false;
     }
-    cli::print(fmt::format("{}resumed from {}, after step {}\n", resumed->notes, resumed->path, resumed->step));
+    if (reports())
+      cli::print(fmt::format("{}resumed from {}, after step {}\n", resumed->notes, resumed->path, resumed->step));
     result_.first_step = result_.num_steps = resumed->step;
     result_.checkpoint = resumed->path;
     position_ = resumed->position;
@@ -145,8 +151,9 @@ class Trainer {
         const bool is_due = options_.checkpoint_every != 0 && result_.num_steps % options_.checkpoint_every == 0;
         if (is_due && result_.num_steps < num_steps_) save_checkpoint();
       }
-      if (Interrupt::is_requested() && result_.ending == Ending::kDone) {
-        result_.ending = Interrupt::signal() == SIGTERM ? Ending::kPreempted : Ending::kInterrupted;
+      if (any_rank(pipeline_, Interrupt::is_requested()) && result_.ending == Ending::kDone) {
+        const bool is_preempted = any_rank(pipeline_, Interrupt::signal() == SIGTERM);
+        result_.ending = is_preempted ? Ending::kPreempted : Ending::kInterrupted;
       }
     }
   }
@@ -292,11 +299,11 @@ class Trainer {
 
   void save() const {
     if (!options_.save_path.empty() && result_.num_steps > 0) {
-      Safetensors content{weights_of(*pipeline_), task_.metadata()};
+      Safetensors content{gather_weights(pipeline_), task_.metadata()};
       for (auto& tensor : task_.added_tensors()) content.tensors.push_back(std::move(tensor));
-      save_safetensors(options_.save_path, content);
+      if (reports()) save_safetensors(options_.save_path, content);
     }
-    if (!options_.trace_path.empty() && result_.num_steps > result_.first_step) {
+    if (!options_.trace_path.empty() && reports() && result_.num_steps > result_.first_step) {
       cli::write_output_file(options_.trace_path, to_chrome_trace(result_.last_timeline), /*force=*/true);
     }
   }

@@ -27,12 +27,12 @@ struct TrainerOptions {
   std::string trace_path;    // of the last step
   std::string metrics_path;
   std::string tensorboard_dir;
-  std::string checkpoint_dir;                    // empty: no checkpoints
-  std::int64_t checkpoint_every = 0;             // steps; 0: only at the end, and when it is interrupted
-  Retention retention;                           // of checkpoints
-  bool resume = false;                           // from the latest checkpoint, if there is one
-  bool force = false;                            // existing files may be replaced
-  std::optional<Plan> plan;  // that is run; what it predicts is told at the end beside what was measured
+  std::string checkpoint_dir;         // empty: no checkpoints
+  std::int64_t checkpoint_every = 0;  // steps; 0: only at the end, and when it is interrupted
+  Retention retention;                // of checkpoints
+  bool resume = false;                // from the latest checkpoint, if there is one
+  bool force = false;                 // existing files may be replaced
+  std::optional<Plan> plan;           // that is run; what it predicts is told at the end beside what was measured
 };
 
 enum class Ending {

@@ -182,7 +182,15 @@ void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures)
   TranslatorOptions decoding;
   decoding.beam_size = options_.beam_size;
   decoding.max_length = options_.max_length;
-  const Translator translator(*pipeline, *vocabulary_, decoding);
+  Pipeline whole = pipeline;
+  if (pipeline->ranks() != nullptr) {
+    const NamedTensors weights = gather_weights(pipeline);
+    if (weights.empty()) return;  // the first rank has them, and translates
+    whole = Pipeline(chain(), PipelineOptions(1).peers(no_peers()));
+    load_weights({weights, {}}, "what the ranks have gathered", *whole);
+    whole->eval();
+  }
+  const Translator translator(*whole, *vocabulary_, decoding);
   std::vector<std::string> sources;
   for (const SentencePair& pair : test_) sources.push_back(pair.source);
   const std::vector<std::string> hypotheses = translator.translate(sources);

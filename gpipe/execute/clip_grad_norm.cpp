@@ -57,7 +57,7 @@ double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
   }
   if (in_order.empty()) return 0;
   const at::Tensor total = total_of(in_order, norm_type);
-  const at::Tensor factor = torch::clamp(max_norm / (total + 1e-6), c10::nullopt, 1.0);
+  const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
   for (at::Tensor& grad : grads) grad.mul_(factor);
   return total.item().toDouble();
 }

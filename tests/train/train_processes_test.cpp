@@ -1,0 +1,100 @@
+// gpipe train under gpipe launch: the same weights, files and progress from the first rank only.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "run_command.h"
+#include "tests/data/idx_bytes.h"
+
+namespace gpipe::cli {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+void write_images(const TemporaryFolder& folder, const std::string& prefix, std::uint32_t count) {
+  std::mt19937 random(7);
+  std::vector<std::uint8_t> pixels;
+  std::vector<std::uint8_t> labels;
+  for (std::uint32_t image = 0; image < count; ++image) {
+    labels.push_back(static_cast<std::uint8_t>(image % 10));
+    for (std::uint32_t place = 0; place < 28 * 28; ++place) {
+      pixels.push_back(static_cast<std::uint8_t>(random() % 60 + (place / 28 / 2 == image % 10 ? 180 : 0)));
+    }
+  }
+  folder.write(prefix + "-images-idx3-ubyte", data::idx_bytes({count, 28, 28}, pixels));
+  folder.write(prefix + "-labels-idx1-ubyte", data::idx_bytes({count}, labels));
+}
+
+class TrainProcesses : public ::testing::Test {
+ protected:
+  TrainProcesses() {
+    write_images(folder_, "train", 64);
+    write_images(folder_, "t10k", 20);
+  }
+
+  // `name` is that of the files it writes.
+  Arguments arguments(const std::string& name, const Arguments& more) const {
+    Arguments arguments = {
+        "train", "image",           "--data-dir", folder_.path(""), "--model", "resnet-cifar:20", "--batch-size",
+        "16",    "--micro-batches", "4",          "--stages",       "2",       "--steps",         "4"};
+    for (const char* kind : {"save", "trace", "metrics"}) {
+      arguments.push_back(std::string("--") + kind);
+      arguments.push_back(folder_.path(name + "." + kind));
+    }
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+
+  Outcome launch(const std::string& name, const Arguments& more) const {
+    Arguments command = {"launch", "-n", "2", "--", GPIPE_COMMAND};
+    const Arguments train = arguments(name, more);
+    command.insert(command.end(), train.begin(), train.end());
+    return run_gpipe(command);
+  }
+
+  const TemporaryFolder folder_;
+};
+
+TEST_F(TrainProcesses, WriteTheWeightsThatThreadsDo) {
+  const Outcome threads = run_gpipe(arguments("threads", {}));
+  ASSERT_EQ(threads.exit_code, 0) << threads.err;
+  const Outcome processes = launch("processes", {});
+  ASSERT_EQ(processes.exit_code, 0) << processes.out << processes.err;
+  EXPECT_EQ(read_file(folder_.path("processes.save")), read_file(folder_.path("threads.save")));
+  EXPECT_THAT(processes.out, HasSubstr("[0] resnet-cifar:20"));
+  EXPECT_THAT(processes.out, HasSubstr("[0] "));
+  EXPECT_THAT(processes.out, Not(HasSubstr("[1] ")));
+  EXPECT_THAT(read_file(folder_.path("processes.trace")), HasSubstr("traceEvents"));
+  const std::string metrics = read_file(folder_.path("processes.metrics"));
+  EXPECT_EQ(std::count(metrics.begin(), metrics.end(), '\n'), 5);  // four steps and an evaluation
+}
+
+TEST_F(TrainProcesses, GoOnFromWeightsOfAllStages) {
+  ASSERT_EQ(run_gpipe(arguments("first", {})).exit_code, 0);
+  const Arguments more = {"--weights", folder_.path("first.save"), "--balance", "30,47"};
+  const Outcome threads = run_gpipe(arguments("threads", more));
+  ASSERT_EQ(threads.exit_code, 0) << threads.err;
+  const Outcome processes = launch("processes", more);
+  ASSERT_EQ(processes.exit_code, 0) << processes.out << processes.err;
+  EXPECT_EQ(read_file(folder_.path("processes.save")), read_file(folder_.path("threads.save")));
+}
+
+TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {
+  Arguments command = {"launch", "-n", "3", "--", GPIPE_COMMAND};
+  const Arguments train = arguments("other", {});
+  command.insert(command.end(), train.begin(), train.end());
+  const Outcome refused = run_gpipe(command);
+  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_THAT(refused.err, HasSubstr("gpipe launch -n 2"));
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("other.save")));
+}
+
+}  // namespace
+}  // namespace gpipe::cli
