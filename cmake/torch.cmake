@@ -58,7 +58,9 @@ add_library(gpipe_torch STATIC
   gpipe/execute/clip_grad_norm.cpp
   gpipe/execute/dropped_layers.cpp
   gpipe/execute/freed_memory.cpp
+  gpipe/execute/gradient_reducer.cpp
   gpipe/execute/kept_inputs.cpp
+  gpipe/execute/loss_parts.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/pipeline_function.cpp
   gpipe/execute/pipeline_memory.cpp
@@ -68,6 +70,8 @@ add_library(gpipe_torch STATIC
   gpipe/execute/ranks.cpp
   gpipe/execute/registration_order.cpp
   gpipe/execute/rematerialized_layers.cpp
+  gpipe/execute/replica_share.cpp
+  gpipe/execute/replicas.cpp
   gpipe/execute/skip_trial.cpp
   gpipe/execute/stage.cpp
   gpipe/execute/step_call.cpp

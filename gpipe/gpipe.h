@@ -33,6 +33,7 @@
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/replica_share.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"
 #include "gpipe/model/flop_counter.h"

@@ -166,7 +166,8 @@ class Trainer {
     StepResult step;
     try {
       const Autocast autocast(options_.is_bf16);
-      step = pipeline_->train_step(batch.inputs, batch.targets, task_.loss(batch.num_items));
+      step = pipeline_->train_step(replica_share(batch.inputs, world_), replica_share(batch.targets, world_),
+                                   task_.loss(batch.num_items));
     } catch (const NonFiniteLossError&) {
       result_.ending = Ending::kNotFinite;
       return false;
@@ -312,6 +313,7 @@ class Trainer {
   Task& task_;
   TrainerOptions options_;
   std::unique_ptr<torch::optim::Optimizer> optimizer_;
+  const World world_ = read_world();
   std::int64_t num_steps_ = 0;
   TrainingResult result_;
   data::Position position_;  // of the next batch to train on

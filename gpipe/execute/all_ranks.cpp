@@ -53,7 +53,8 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
   const std::size_t num_parameters = pipeline->named_parameters().size();
   Fingerprint names;
   Tensors own(1);
-  for (const auto& [name, tensor] : weights_of(*pipeline)) {
+  const bool gives = pipeline->ranks()->own_replica() == 0;  // the other replicas have the same
+  for (const auto& [name, tensor] : gives ? weights_of(*pipeline) : NamedTensors()) {
     names.emplace_back(names.size() < num_parameters ? "parameter" : "buffer", name);
     own.push_back(tensor.detach());
   }

@@ -43,6 +43,10 @@ double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
   if (ranks_ != nullptr)
     agree(
         make_call("clip_grad_norm_"), [](StepCall&) {}, &by_rank);
+  if (ranks_ != nullptr) {  // the other replicas have the same
+    const auto first = by_rank.begin() + ranks_->rank_of_worker(0);
+    by_rank = {first, first + options_.num_stages()};
+  }
   for (const Tensors& given : by_rank) {
     for (std::size_t index = 1; index < given.size(); ++index) {
       const auto layer = given[0].data_ptr<std::int64_t>()[index - 1];

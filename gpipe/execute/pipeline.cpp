@@ -9,6 +9,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
+#include "gpipe/execute/gradient_reducer.h"
 #include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/step_in_flight.h"
 #include "gpipe/model/sandbox.h"
@@ -58,6 +59,8 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
     throw;
   }
   if (error != nullptr) std::rethrow_exception(error);
+  if (ranks_->replicas() != nullptr) reducer_ = std::make_unique<GradientReducer>(*ranks_->replicas());
+  if (!layers_per_stage_.empty()) copy_first_replica();
 }
 
 Fingerprint PipelineImpl::make(const LayerChain& chain) {

@@ -37,6 +37,9 @@
 
 namespace gpipe {
 
+class GradientReducer;
+struct ReducedParameter;
+
 enum class LossReduction {
   kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N
   kSum,   // it is a sum over them
@@ -149,6 +152,10 @@ struct ReadyBatch {
   std::vector<bool> requires_grad;        // of the inputs
   bool needs_grad = true;
   std::vector<int> idle;  // assemblies that all ranks could use
+  // Of this replica's part of the mini-batch of all replicas; without replicas it is all there is.
+  int first_micro_batch = 0;
+  std::int64_t first_sample = 0;
+  std::int64_t num_samples = 0;  // of all replicas
 };
 
 // Note [One stage a process]
@@ -157,6 +164,11 @@ struct ReadyBatch {
 // parameters(), gradients and buffers are those. Every rank makes the same calls in the same order. Inputs may be undefined
 // where the first stage is not, targets where the last one is not. Every rank gets the loss, the metrics, the outputs and the
 // timeline of all workers.
+//
+// In a world of replicas x stages each replica is such a pipeline, and gets its own part of the mini-batch: its rows come after
+// those of the replicas before it. The step is that of the whole mini-batch: the loss, the metrics, the gradients and the
+// statistics of deferred batch norms are over all replicas, and have the same bits on each; outputs and timeline are those
+// of the replica. The replicas start with the values of the first.
 //
 // Each call begins with an exchange: ranks that are about to do different things all throw FingerprintError, and InvalidArgument
 // if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable. Any other error ends the
@@ -253,11 +265,16 @@ class PipelineImpl : public torch::nn::Module {
   void register_layers();
   void keep_own_layers();
   // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
-  // rank in `given`.
-  StepCall agree(StepCall call, const std::function<void(StepCall&)>& prepare, std::vector<Tensors>* given = nullptr);
+  // rank in `given`. By replica.
+  std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
+                              std::vector<Tensors>* given = nullptr);
   StepCall make_call(const std::string& name) const;
   ReadyBatch ready(StepCall call, const Tensors& inputs, const Tensors* targets,
                    std::vector<MicroBatch>* target_batches);
+  // Whose gradients the replicas add up.
+  std::vector<ReducedParameter> reduced_parameters() const;
+  // Once this rank's layers are known.
+  void copy_first_replica();
   // What not all ranks throw from ends this one's part in the world.
   template <typename Work>
   auto together(const Work& work) -> decltype(work()) {
@@ -298,6 +315,7 @@ class PipelineImpl : public torch::nn::Module {
   ChangingBuffers buffers_{{}};
   std::vector<Tie> ties_;
   std::unique_ptr<TiedValues> tied_values_;               // once there are stages, if there are other ranks
+  std::unique_ptr<GradientReducer> reducer_;              // null unless there are replicas
   std::vector<std::shared_ptr<MemoryAccount>> accounts_;  // by stage; empty unless memory is measured
   std::vector<Tensors> stage_parameters_;                 // by stage, if memory is measured
   std::vector<Tensors> stage_buffers_;

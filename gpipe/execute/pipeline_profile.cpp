@@ -101,7 +101,7 @@ void PipelineImpl::set_skips(bool training, std::vector<SkipProfile> skips) {
 }
 
 void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& loss) {
-  if (runs_first()) {
+  if (runs_first() && (ranks_ == nullptr || ranks_->own_replica() == 0)) {
     // Over processes the loss is elsewhere, where the targets are.
     profile_ = measure_layers(sample, ranks_ == nullptr ? loss : StageLoss());
     if (options_.custom_schedule()) {
@@ -116,13 +116,14 @@ void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& l
   if (ranks_ != nullptr) {
     // What one rank has measured holds for all.
     std::string text = encode(ChosenStages{layers_per_stage_, recompute_by_stage_, rematerialization_, profile_});
-    text = ranks_->exchange().gather(text)[static_cast<std::size_t>(rank_of_stage(0))];
+    text = ranks_->exchange().gather(text).front();
     ChosenStages chosen = decode_chosen_stages(text);
     layers_per_stage_ = std::move(chosen.layers_per_stage);
     recompute_by_stage_ = std::move(chosen.recompute_by_stage);
     rematerialization_ = std::move(chosen.rematerialization);
     profile_ = std::move(chosen.profile);
     keep_own_layers();
+    copy_first_replica();
   }
   set_skips(is_training(), profile_.skips);
 }

@@ -4,9 +4,12 @@
 #include <torch/version.h>
 
 #include <algorithm>
+#include <map>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/gradient_reducer.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/replicas.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
 
@@ -49,11 +52,11 @@ StepCall PipelineImpl::make_call(const std::string& name) const {
   return call;
 }
 
-StepCall PipelineImpl::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                             std::vector<Tensors>* given) {
+std::vector<StepCall> PipelineImpl::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
+                                          std::vector<Tensors>* given) {
   if (ranks_ == nullptr) {
     prepare(call);
-    return call;
+    return {std::move(call)};
   }
   ranks_->peers().check();
   std::exception_ptr error;
@@ -78,7 +81,35 @@ StepCall PipelineImpl::agree(StepCall call, const std::function<void(StepCall&)>
     given->push_back(std::move(tensors));
   }
   if (error != nullptr) std::rethrow_exception(error);
-  return gpipe::agree(of_rank);
+  return gpipe::agree(of_rank, ranks_->num_replicas());
+}
+
+std::vector<ReducedParameter> PipelineImpl::reduced_parameters() const {
+  std::map<const at::TensorImpl*, std::size_t> known;
+  std::vector<ReducedParameter> parameters;
+  for (const ChainLayer& layer : built_layers()) {
+    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
+      if (!parameter.requires_grad()) continue;
+      const auto [found, is_new] = known.try_emplace(parameter.unsafeGetTensorImpl(), parameters.size());
+      if (is_new) {
+        parameters.push_back({parameter, stage_of(layer.index), false});
+      } else {
+        parameters[found->second].is_late = true;  // its layers may be in several stages
+      }
+    }
+  }
+  for (const Tie& tie : ties_) {
+    const auto found = known.find(tie.owner.weight.unsafeGetTensorImpl());
+    if (found != known.end()) parameters[found->second].is_late = true;
+  }
+  return parameters;
+}
+
+void PipelineImpl::copy_first_replica() {
+  if (reducer_ == nullptr) return;
+  Tensors values = parameters();
+  for (const at::Tensor& buffer : buffers()) values.push_back(buffer);
+  together([&] { ranks_->replicas()->copy_first(values); });
 }
 
 ReadyBatch PipelineImpl::ready(StepCall call, const Tensors& inputs, const Tensors* targets,
@@ -87,7 +118,7 @@ ReadyBatch PipelineImpl::ready(StepCall call, const Tensors& inputs, const Tenso
   const std::vector<int>& replicated = options_.replicated_inputs();
   const bool given = std::any_of(inputs.begin(), inputs.end(), [](const at::Tensor& input) { return input.defined(); });
   ReadyBatch batch;
-  const StepCall agreed = agree(std::move(call), [&](StepCall& own) {
+  const std::vector<StepCall> of_replica = agree(std::move(call), [&](StepCall& own) {
     if (runs_first()) batch.micro_batches = split_batch(inputs, count, replicated);
     if (targets != nullptr && runs_last()) *target_batches = split_batch(*targets, count, {}, "targets");
     own.input_rows = num_rows(inputs, replicated);
@@ -110,6 +141,15 @@ ReadyBatch PipelineImpl::ready(StepCall call, const Tensors& inputs, const Tenso
     if (pools_.count({num_micro_batches, mode, is_training()}) != 0) return;
     make_schedule(num_micro_batches, mode);  // throws if there is none
   });
+  const int replica = ranks_ == nullptr ? 0 : ranks_->own_replica();
+  const StepCall& agreed = of_replica[replica];
+  for (int other = 0; other < static_cast<int>(of_replica.size()); ++other) {
+    const std::int64_t rows = of_replica[other].input_rows;
+    batch.num_samples += rows;
+    if (other >= replica) continue;
+    batch.first_sample += rows;
+    batch.first_micro_batch += static_cast<int>(std::min<std::int64_t>(rows, count));
+  }
   if (!runs_first()) batch.micro_batches = split_rows(agreed.input_rows, count);
   if (targets != nullptr && !runs_last()) *target_batches = split_rows(agreed.input_rows, count);
   batch.requires_grad = agreed.requires_grad.value_or(std::vector<bool>());

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/replicas.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/transport/c10d/exchange.h"
@@ -74,29 +75,33 @@ std::shared_ptr<Ranks> Ranks::find(std::shared_ptr<Peers> peers) {
 }
 
 Ranks::Ranks(std::shared_ptr<Peers> peers)
-    : peers_(std::move(peers)), own_worker_(peers_->world().stage()), exchange_(std::make_unique<Exchange>(*peers_)) {}
+    : peers_(std::move(peers)), own_worker_(peers_->world().stage()), exchange_(std::make_unique<Exchange>(*peers_)) {
+  if (num_replicas() > 1) replicas_ = std::make_unique<Replicas>(*peers_);
+}
 
 Ranks::~Ranks() = default;
 
 void Ranks::check_num_workers(int num_workers) const {
   const World& world = peers_->world();
+  if (world.num_stages() == num_workers) return;
   if (world.num_replicas > 1) {
     throw InvalidArgument(fmt::format(
-        "the world has {} replicas of the pipeline, which cannot be trained yet; start {} processes without "
-        "replicas",
-        world.num_replicas, num_workers));
+        "num_stages is {}, but {} started {} processes for {} replicas of {} stages; start {} (gpipe launch -n {} "
+        "--replicas {}), or set num_stages to {}",
+        num_workers, name(world.launcher), world.size, world.num_replicas, world.num_stages(),
+        num_workers * world.num_replicas, num_workers * world.num_replicas, world.num_replicas, world.num_stages()));
   }
-  if (world.num_stages() == num_workers) return;
   throw InvalidArgument(
       fmt::format("num_stages is {}, but {} started {} processes, and each runs one; start {} (gpipe launch -n {}), or "
                   "set num_stages to {}",
                   num_workers, name(world.launcher), world.num_stages(), num_workers, num_workers, world.num_stages()));
 }
 
-int Ranks::rank_of_worker(int worker) const {
-  const World& world = peers_->world();
-  return world.replica() * world.num_stages() + worker;
-}
+int Ranks::num_replicas() const { return peers_->world().num_replicas; }
+
+int Ranks::own_replica() const { return peers_->world().replica(); }
+
+int Ranks::rank_of_worker(int worker, int replica) const { return replica * peers_->world().num_stages() + worker; }
 
 FlowEnds<Packet> Ranks::connect(const FlowTable& table, const std::vector<int>& capacities, int max_tensors) const {
   const std::size_t num_flows = table.flows.size();

@@ -13,6 +13,7 @@ namespace gpipe {
 
 class Exchange;
 class Peers;
+class Replicas;
 
 // For PipelineOptions::peers: a world of one, so that the stages are threads of this process under a launcher, too.
 std::shared_ptr<Peers> no_peers();
@@ -33,11 +34,17 @@ class Ranks {
 
   Peers& peers() const { return *peers_; }
   Exchange& exchange() const { return *exchange_; }
+  // Those that run the same worker in other replicas; null if there is only one.
+  Replicas* replicas() const { return replicas_.get(); }
+  int num_replicas() const;
+  int own_replica() const;
 
-  // Throws InvalidArgument, with a remedy, unless the ranks are as many as the workers.
+  // Throws InvalidArgument, with a remedy, unless the ranks of a replica are as many as the workers.
   void check_num_workers(int num_workers) const;
   int own_worker() const { return own_worker_; }
-  int rank_of_worker(int worker) const;
+  // In this rank's replica, or in another one.
+  int rank_of_worker(int worker) const { return rank_of_worker(worker, own_replica()); }
+  int rank_of_worker(int worker, int replica) const;
 
   // The ends that this rank has of the flows: channels inside it, flows to other ranks. A skip or tie flow carries up to
   // `max_tensors`.
@@ -50,6 +57,7 @@ class Ranks {
   const std::shared_ptr<Peers> peers_;
   const int own_worker_;
   std::unique_ptr<Exchange> exchange_;
+  std::unique_ptr<Replicas> replicas_;
 };
 
 }  // namespace gpipe

@@ -82,6 +82,7 @@ void Stage::begin_step(const StepSettings& settings) {
     dropped_.forget();
     if (rematerialized_ != nullptr) rematerialized_->forget();
   }
+  num_backwards_ = 0;
   const std::size_t count = settings.micro_batches.size();
   kept_.resize(count);
   results_.resize(parts_.is_last ? count : 0);
@@ -199,8 +200,8 @@ void Stage::run_layers(int micro_batch, const Piece& piece, Tensors& tensors, bo
   LayerRun run;
   run.seed = settings_->seed;
   run.step = settings_->step;
-  run.micro_batch = micro_batch;
-  run.first_sample = settings_->micro_batches[micro_batch].first_sample;
+  run.micro_batch = settings_->first_micro_batch + micro_batch;
+  run.first_sample = settings_->first_sample + settings_->micro_batches[micro_batch].first_sample;
   run.recomputing = recomputing;
   for (int index = piece.begin; index < piece.end; ++index) {
     const ChainLayer& layer = parts_.layers[index];
@@ -335,6 +336,7 @@ void Stage::recompute(int micro_batch) {
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
   const AtHome home(parts_);
   Kept kept = std::exchange(kept_[micro_batch], {});
+  if (++num_backwards_ == kept_.size() && settings_->on_last_backward) settings_->on_last_backward(parts_.index);
   Tensors grads;
   if (has_loss()) {
     grads.push_back(at::ones_like(results_[micro_batch].front()));

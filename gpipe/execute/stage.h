@@ -40,6 +40,10 @@ struct StepSettings {
   std::vector<MicroBatch> micro_batches;  // the first stage's inputs
   std::vector<bool> input_requires_grad;  // of each input tensor
   StageLoss loss;                         // empty: the outputs themselves are wanted
+  // Before those of this replica, see ReadyBatch.
+  int first_micro_batch = 0;
+  std::int64_t first_sample = 0;
+  std::function<void(int stage)> on_last_backward;  // may be empty; called by the stage's worker, before it
 };
 
 // What a stage is, as long as the partition stands.
@@ -139,6 +143,7 @@ class Stage {
   std::atomic<const ChainLayer*> at_work_ = nullptr;
   std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
+  std::size_t num_backwards_ = 0;
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;
   ModuleModes modes_;

@@ -34,17 +34,72 @@ struct Field {
 
 std::string rows_text(std::int64_t rows) { return rows < 0 ? "" : std::to_string(rows); }
 
-std::vector<Field> fields() {
+// Of all ranks.
+std::vector<Field> world_fields() {
   return {{"the call", [](const StepCall& call) { return call.name; }},
           {"the step", [](const StepCall& call) { return std::to_string(call.step); }},
           {"training", [](const StepCall& call) { return std::string(call.training ? "on" : "off"); }},
-          {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }},
-          {"the forward that it belongs to",
+          {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }}};
+}
+
+// Of the ranks of one replica.
+std::vector<Field> replica_fields() {
+  return {{"the forward that it belongs to",
            [](const StepCall& call) { return call.assembly < 0 ? "" : std::to_string(call.assembly); }},
           {"the number of rows of the inputs", [](const StepCall& call) { return rows_text(call.input_rows); }},
           {"the number of rows of the targets", [](const StepCall& call) { return rows_text(call.target_rows); }},
           {"what inputs require a gradient",
            [](const StepCall& call) { return call.requires_grad ? "[" + flags_text(*call.requires_grad) + "]" : ""; }}};
+}
+
+// Consecutive ones.
+struct RankRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+void check_same(const std::vector<StepCall>& of_rank, RankRange ranks, const std::vector<Field>& fields) {
+  for (const Field& field : fields) {
+    std::size_t first = ranks.begin;
+    for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
+      const std::string before = field.value(of_rank[first]);
+      const std::string value = field.value(of_rank[rank]);
+      if (before.empty()) first = rank;
+      if (before.empty() || value.empty() || value == before) continue;
+      throw FingerprintError(
+          fmt::format(
+              "the ranks do not make the same call: {} is {} on rank {}, but {} on rank {}; every rank has to make "
+              "the same calls in the same order",
+              field.name, before, first, value, rank),
+          field.name, static_cast<int>(rank));
+    }
+  }
+}
+
+StepCall put_together(const std::vector<StepCall>& of_rank, RankRange ranks) {
+  StepCall agreed = of_rank[ranks.begin];
+  std::map<int, std::size_t> num_idle;
+  std::size_t input_rank = ranks.begin;
+  std::size_t target_rank = ranks.begin;
+  for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
+    const StepCall& call = of_rank[rank];
+    if (agreed.input_rows < 0 && call.input_rows >= 0) input_rank = rank;
+    if (agreed.target_rows < 0 && call.target_rows >= 0) target_rank = rank;
+    agreed.input_rows = std::max(agreed.input_rows, call.input_rows);
+    agreed.target_rows = std::max(agreed.target_rows, call.target_rows);
+    agreed.assembly = std::max(agreed.assembly, call.assembly);
+    if (!agreed.requires_grad) agreed.requires_grad = call.requires_grad;
+    for (const int assembly : call.idle) ++num_idle[assembly];
+  }
+  agreed.idle.clear();
+  for (const auto& [assembly, count] : num_idle) {
+    if (count == ranks.end - ranks.begin) agreed.idle.push_back(assembly);
+  }
+  if (agreed.target_rows >= 0 && agreed.target_rows != agreed.input_rows) {
+    throw InvalidArgument(fmt::format("the inputs have {} rows on rank {}, but the targets have {} on rank {}",
+                                      agreed.input_rows, input_rank, agreed.target_rows, target_rank));
+  }
+  return agreed;
 }
 
 }  // namespace
@@ -89,51 +144,23 @@ StepCall decode_step_call(const std::string& text) {
   return call;
 }
 
-StepCall agree(const std::vector<StepCall>& of_rank) {
+std::vector<StepCall> agree(const std::vector<StepCall>& of_rank, int num_replicas) {
+  bool needs_grad = false;
   for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
     const StepCall& call = of_rank[rank];
+    needs_grad |= call.needs_grad;
     if (call.refusal.empty()) continue;
     throw InvalidArgument(fmt::format("rank {} cannot run this {}: {}", rank, call.name, call.refusal));
   }
-  for (const Field& field : fields()) {
-    std::size_t first = 0;
-    for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
-      const std::string before = field.value(of_rank[first]);
-      const std::string value = field.value(of_rank[rank]);
-      if (before.empty()) first = rank;
-      if (before.empty() || value.empty() || value == before) continue;
-      throw FingerprintError(
-          fmt::format(
-              "the ranks do not make the same call: {} is {} on rank {}, but {} on rank {}; every rank has to make "
-              "the same calls in the same order",
-              field.name, before, first, value, rank),
-          field.name, static_cast<int>(rank));
-    }
+  check_same(of_rank, {0, of_rank.size()}, world_fields());
+  const std::size_t size = of_rank.size() / static_cast<std::size_t>(num_replicas);
+  std::vector<StepCall> of_replica;
+  for (std::size_t begin = 0; begin < of_rank.size(); begin += size) {
+    check_same(of_rank, {begin, begin + size}, replica_fields());
+    of_replica.push_back(put_together(of_rank, {begin, begin + size}));
+    of_replica.back().needs_grad = needs_grad;
   }
-  StepCall agreed = of_rank.front();
-  std::map<int, std::size_t> num_idle;
-  int input_rank = 0;
-  int target_rank = 0;
-  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
-    const StepCall& call = of_rank[rank];
-    agreed.needs_grad |= call.needs_grad;
-    if (agreed.input_rows < 0 && call.input_rows >= 0) input_rank = static_cast<int>(rank);
-    if (agreed.target_rows < 0 && call.target_rows >= 0) target_rank = static_cast<int>(rank);
-    agreed.input_rows = std::max(agreed.input_rows, call.input_rows);
-    agreed.target_rows = std::max(agreed.target_rows, call.target_rows);
-    agreed.assembly = std::max(agreed.assembly, call.assembly);
-    if (!agreed.requires_grad) agreed.requires_grad = call.requires_grad;
-    for (const int assembly : call.idle) ++num_idle[assembly];
-  }
-  agreed.idle.clear();
-  for (const auto& [assembly, count] : num_idle) {
-    if (count == of_rank.size()) agreed.idle.push_back(assembly);
-  }
-  if (agreed.target_rows >= 0 && agreed.target_rows != agreed.input_rows) {
-    throw InvalidArgument(fmt::format("the inputs have {} rows on rank {}, but the targets have {} on rank {}",
-                                      agreed.input_rows, input_rank, agreed.target_rows, target_rank));
-  }
-  return agreed;
+  return of_replica;
 }
 
 }  // namespace gpipe

@@ -26,9 +26,10 @@ std::string encode(const StepCall& call);
 // Throws InvalidArgument if it is none.
 StepCall decode_step_call(const std::string& text);
 
-// By rank. What those said who had something to say; `idle` are those that all have. Throws FingerprintError, which names both
-// ranks and both values, if they are about to do different things, and InvalidArgument if one refuses, or if the targets have
-// another number of rows than the inputs.
-StepCall agree(const std::vector<StepCall>& of_rank);
+// By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by replica; `idle`
+// are those that all of its ranks have. Throws FingerprintError, which names both ranks and both values, if they are about to do
+// different things, and InvalidArgument if one refuses, or if the targets have another number of rows than the inputs.
+// Replicas may have different numbers of rows.
+std::vector<StepCall> agree(const std::vector<StepCall>& of_rank, int num_replicas = 1);
 
 }  // namespace gpipe

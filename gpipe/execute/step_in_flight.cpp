@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/execute/gradient_reducer.h"
+#include "gpipe/execute/replicas.h"
 #include "gpipe/execute/step_report.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/transport/c10d/exchange.h"
@@ -46,6 +48,13 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mo
   settings_.seed = pipeline.options_.seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss);
+  settings_.first_micro_batch = batch.first_micro_batch;
+  settings_.first_sample = batch.first_sample;
+  if (pipeline.reducer_ != nullptr) {
+    settings_.on_last_backward = [&pipeline](int stage) { pipeline.reducer_->begin_last_backward(stage); };
+    const MicroBatch& end = settings_.micro_batches.back();
+    weight_ = static_cast<double>(end.first_sample + end.num_samples) / static_cast<double>(batch.num_samples);
+  }
   together([&] { prepare(batch, mode); });
 }
 
@@ -146,22 +155,63 @@ Timeline StepInFlight::run(Phase phase) {
   return together([&] { return run_here(phase); });
 }
 
+Timeline StepInFlight::run_backward(const std::function<Timeline()>& actions) {
+  GradientReducer* const reducer = pipeline_.reducer_.get();
+  if (reducer == nullptr) return actions();
+  try {
+    reducer->begin(pipeline_.reduced_parameters());
+    Timeline timeline = actions();
+    reducer->finish();
+    return timeline;
+  } catch (...) {
+    reducer->abandon();
+    throw;
+  }
+}
+
+// With what the layers of other replicas have kept.
+void StepInFlight::end_listeners() {
+  const std::vector<StepListener*>& listeners = pipeline_.listeners_;
+  Replicas* const replicas = pipeline_.ranks_ == nullptr ? nullptr : pipeline_.ranks_->replicas();
+  if (replicas != nullptr && !listeners.empty()) {
+    std::vector<std::int64_t> lengths;
+    Tensors kept = {at::empty({0}, at::kDouble)};
+    for (const StepListener* listener : listeners) {
+      const at::Tensor own = listener->kept();
+      lengths.push_back(own.defined() ? own.numel() : 0);
+      if (own.defined()) kept.push_back(own.reshape({-1}).to(at::kDouble));
+    }
+    const std::vector<Tensors> by_replica = replicas->gather({at::tensor(lengths, at::kLong), at::cat(kept)});
+    for (int replica = 0; replica < replicas->size(); ++replica) {
+      if (replica == replicas->own()) continue;
+      std::int64_t begin = 0;
+      for (std::size_t index = 0; index < listeners.size(); ++index) {
+        const std::int64_t length = by_replica[replica].at(0).data_ptr<std::int64_t>()[index];
+        if (length > 0) listeners[index]->keep(by_replica[replica].at(1).narrow(0, begin, length));
+        begin += length;
+      }
+    }
+  }
+  for (StepListener* listener : listeners) listener->end_step();
+}
+
 Timeline StepInFlight::run_here(Phase phase) {
   if (phase == Phase::kBackward) {
     check_batch_is_unchanged();
-    return pipeline_.last_timeline_ = run_actions(phase);
+    return pipeline_.last_timeline_ = run_backward([&] { return run_actions(phase); });
   }
   if (pipeline_.modes_.have_changed()) pipeline_.buffers_ = ChangingBuffers(pipeline_.built_layers());
   buffers_before_ = pipeline_.buffers_.snapshot();
   Timeline timeline;
   try {
-    timeline = settings_.knows_skips ? run_actions(phase) : run_without_skips(phase);
+    const auto actions = [&] { return settings_.knows_skips ? run_actions(phase) : run_without_skips(phase); };
+    timeline = settings_.with_grad && phase == Phase::kAll ? run_backward(actions) : actions();
   } catch (...) {
     for (StepListener* listener : pipeline_.listeners_) listener->abandon_step();
     take_back();
     throw;
   }
-  for (StepListener* listener : pipeline_.listeners_) listener->end_step();
+  end_listeners();
   for (std::size_t stage = 0; stage < pipeline_.input_bytes_.size(); ++stage) {
     if (const Stage* here = assembly_->stage(stage)) pipeline_.input_bytes_[stage] = here->most_input_bytes();
   }
@@ -191,9 +241,12 @@ void StepInFlight::agree_on_backward() {
   pipeline_.agree(call, [](StepCall&) {});
 }
 
-std::string StepInFlight::share(StepResult& result, const std::string& refusal) {
+std::string StepInFlight::share(StepResult& result, const LossParts& parts, const std::string& refusal) {
   result.memory = pipeline_.memory();
-  if (pipeline_.ranks_ == nullptr) return refusal;
+  if (pipeline_.ranks_ == nullptr) {
+    add_up(parts, result);
+    return refusal;
+  }
   return together([&] {
     StepReport report;
     report.start = started_;
@@ -202,11 +255,11 @@ std::string StepInFlight::share(StepResult& result, const std::string& refusal) 
       if (pipeline_.runs_stage(stage)) report.stages.push_back(stage);
     }
     report.result = result;
+    report.loss = parts;
     report.refusal = refusal;
     const World& world = pipeline_.ranks_->peers().world();
-    std::string agreed = merge(result, pipeline_.ranks_->exchange().gather(encode(report)),
-                               static_cast<std::size_t>(pipeline_.rank_of_stage(schedule().num_stages - 1)),
-                               world.local_size == world.size);
+    const int last_worker = schedule().worker_of_stage.back();
+    std::string agreed = merge(result, pipeline_.ranks_->exchange().gather(encode(report)), world, last_worker);
     pipeline_.last_timeline_ = result.timeline;
     return agreed;
   });

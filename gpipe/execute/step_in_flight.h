@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gpipe/execute/caller_state.h"
+#include "gpipe/execute/loss_parts.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
@@ -40,10 +41,12 @@ class StepInFlight {
   void agree_on_backward();
   // After a run: completes the result by what other ranks have of it. Gives the last stage's reason for the step not to
   // count; empty: it does.
-  std::string share(StepResult& result, const std::string& refusal = "");
+  std::string share(StepResult& result, const LossParts& parts = {}, const std::string& refusal = "");
   // After a whole step that must not count: buffers and the step number are as they were. Gradients are the caller's affair.
   void take_back();
-  // What the rank of the last stage gives, to all.
+  // How much the loss of this rank's replica counts, where it is a mean over samples.
+  double weight() const { return weight_; }
+  // What the rank of the last stage gives, to all of its replica.
   Tensors from_last(Tensors tensors) const;
   // See PipelineImpl.
   template <typename Work>
@@ -58,12 +61,16 @@ class StepInFlight {
   Timeline run_actions(Phase phase);
   Timeline run_without_skips(Phase phase);
   void check_batch_is_unchanged() const;
+  // Runs the actions, while the replicas add up the gradients.
+  Timeline run_backward(const std::function<Timeline()>& actions);
+  void end_listeners();
 
   PipelineImpl& pipeline_;
   const CallerState caller_;
   StepSettings settings_;
-  std::vector<std::int64_t> batch_versions_;       // of the micro-batches' tensors
-  Tensors buffers_before_;                         // those that the forward has changed
+  std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
+  Tensors buffers_before_;                    // those that the forward has changed
+  double weight_ = 1;
   bool counts_ = false;                            // took a step number: in training
   std::chrono::steady_clock::time_point started_;  // the last run
   PipelineImpl::Pool* pool_;                       // the assembly goes back to

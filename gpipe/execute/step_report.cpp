@@ -64,6 +64,16 @@ void decode_memory(const at::Tensor& table, std::vector<StageMemory>& memory) {
   }
 }
 
+LossParts decode_loss(const Tensors& report) {
+  LossParts loss;
+  loss.losses = report.at(kLoss);
+  std::size_t next = kMetrics;
+  for (const auto& [name, kind] : decode_fingerprint(to_text(report.at(kNames)))) {
+    loss.metrics[name] = {report.at(next++), kind == "scalar"};
+  }
+  return loss;
+}
+
 }  // namespace
 
 Tensors encode(const StepReport& report) {
@@ -74,35 +84,39 @@ Tensors encode(const StepReport& report) {
   encoded[kHead] = torch::tensor({static_cast<std::int64_t>(report.worker), nanoseconds}, torch::kLong);
   encoded[kSpans] = encode_spans(report.result.timeline.workers[report.worker].spans);
   encoded[kMemory] = encode_memory(report);
-  encoded[kLoss] = report.result.loss;
-  for (const auto& [name, metric] : report.result.metrics) {
-    names.emplace_back(name, "");
-    encoded.push_back(metric);
+  encoded[kLoss] = report.loss.losses;
+  for (const auto& [name, metric] : report.loss.metrics) {
+    names.emplace_back(name, metric.is_scalar ? "scalar" : "rows");
+    encoded.push_back(metric.parts);
   }
   encoded[kNames] = to_tensor(encode(names));
   encoded[kRefusal] = to_tensor(report.refusal);
   return encoded;
 }
 
-std::string merge(StepResult& own, const std::vector<Tensors>& of_rank, std::size_t last, bool one_clock) {
+std::string merge(StepResult& own, const std::vector<Tensors>& of_rank, const World& world, int last_worker) {
   const auto start_of = [](const Tensors& report) { return report.at(kHead).data_ptr<std::int64_t>()[1]; };
-  std::int64_t first_start = start_of(of_rank.front());
-  for (const Tensors& report : of_rank) first_start = std::min(first_start, start_of(report));
-  for (const Tensors& report : of_rank) {
+  const auto first_rank = of_rank.begin() + world.replica() * world.num_stages();
+  const std::vector<Tensors> of_replica(first_rank, first_rank + world.num_stages());
+  std::int64_t first_start = start_of(of_replica.front());
+  for (const Tensors& report : of_replica) first_start = std::min(first_start, start_of(report));
+  const bool one_clock = world.local_size == world.size;
+  for (const Tensors& report : of_replica) {
     const auto worker = static_cast<std::size_t>(report.at(kHead).data_ptr<std::int64_t>()[0]);
     const double offset = one_clock ? static_cast<double>(start_of(report) - first_start) * 1e-9 : 0;
     own.timeline.workers.at(worker).spans = decode_spans(report.at(kSpans), offset);
     decode_memory(report.at(kMemory), own.memory);
   }
   add_up(own.timeline);
-  const Tensors& result = of_rank.at(last);
-  own.loss = result.at(kLoss);
-  own.metrics.clear();
-  std::size_t next = kMetrics;
-  for (const auto& [name, nothing] : decode_fingerprint(to_text(result.at(kNames)))) {
-    own.metrics[name] = result.at(next++);
+  LossParts loss;
+  std::string refusal;
+  for (int replica = 0; replica < world.num_replicas; ++replica) {
+    const Tensors& report = of_rank.at(static_cast<std::size_t>(replica * world.num_stages() + last_worker));
+    append(loss, decode_loss(report));
+    if (refusal.empty()) refusal = to_text(report.at(kRefusal));
   }
-  return to_text(result.at(kRefusal));
+  add_up(loss, own);
+  return refusal;
 }
 
 }  // namespace gpipe

@@ -6,13 +6,16 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/execute/loss_parts.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/launch/world.h"
 
 namespace gpipe {
 
 struct StepReport {
   std::chrono::steady_clock::time_point start;
-  StepResult result;  // loss and metrics on the rank of the last stage; spans and memory of its own
+  StepResult result;  // spans and memory of its own
+  LossParts loss;     // on the rank of the last stage
   int worker = 0;
   std::vector<int> stages;  // its own
   std::string refusal;      // why the step must not count; empty: it does
@@ -20,9 +23,9 @@ struct StepReport {
 
 Tensors encode(const StepReport& report);
 
-// Completes the rank's own result by what all have reported, by rank. `one_clock` says that all ranks are on one host, so
-// that their clocks can be compared; otherwise they count as having started together. The result of rank `last` counts, and
-// its refusal is returned.
-std::string merge(StepResult& own, const std::vector<Tensors>& of_rank, std::size_t last, bool one_clock);
+// Completes the rank's own result by what all have reported, by rank: timeline and memory of its replica, loss and metrics of
+// the last workers of all replicas. The first refusal of one of those is returned; empty: there is none. If all ranks are on
+// one host, their clocks are compared; otherwise they count as having started together.
+std::string merge(StepResult& own, const std::vector<Tensors>& of_rank, const World& world, int last_worker);
 
 }  // namespace gpipe

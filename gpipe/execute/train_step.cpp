@@ -13,10 +13,6 @@
 namespace gpipe {
 namespace {
 
-std::int64_t num_samples(const std::vector<MicroBatch>& micro_batches) {
-  return micro_batches.back().first_sample + micro_batches.back().num_samples;
-}
-
 // Copies of the gradients, to be put back when a step must not count.
 class Gradients {
  public:
@@ -45,9 +41,15 @@ class Gradients {
 class WeighedLoss {
  public:
   // `goes_on` says that a loss that is not finite is remembered only: other ranks are in the middle of the step.
-  WeighedLoss(const PipelineImpl::Loss& loss, const std::vector<MicroBatch>& targets, const PipelineOptions& options,
-              bool goes_on)
-      : loss_(loss), targets_(targets), options_(options), goes_on_(goes_on), metrics_(targets.size()) {}
+  WeighedLoss(const PipelineImpl::Loss& loss, const std::vector<MicroBatch>& targets, const ReadyBatch& batch,
+              const PipelineOptions& options, bool goes_on)
+      : loss_(loss),
+        targets_(targets),
+        first_sample_(batch.first_sample),
+        num_samples_(batch.num_samples),
+        options_(options),
+        goes_on_(goes_on),
+        metrics_(targets.size()) {}
 
   // On the last stage's worker.
   at::Tensor operator()(int micro_batch, const Tensors& outputs) {
@@ -62,15 +64,20 @@ class WeighedLoss {
   // What was remembered; empty: all were finite.
   const std::string& non_finite() const { return non_finite_; }
 
-  std::map<std::string, at::Tensor> metrics() const {
-    std::map<std::string, at::Tensor> result;
+  // Of the weighted losses and the metrics.
+  LossParts parts(const std::vector<Tensors>& losses) const {
+    LossParts result;
+    Tensors weighed;
+    for (const Tensors& loss : losses) weighed.push_back(loss.front());
+    result.losses = at::stack(weighed);
     for (const auto& [name, first] : metrics_.front()) {
       Tensors parts;
       for (std::size_t micro_batch = 0; micro_batch < metrics_.size(); ++micro_batch) {
         const at::Tensor& metric = metrics_[micro_batch].at(name);
         parts.push_back(first.dim() == 0 ? weigh(static_cast<int>(micro_batch), metric) : metric);
       }
-      result[name] = first.dim() == 0 ? at::stack(parts).sum() : at::cat(parts, 0);
+      const bool is_scalar = first.dim() == 0;
+      result.metrics[name] = {is_scalar ? at::stack(parts) : at::cat(parts, 0), is_scalar};
     }
     return result;
   }
@@ -99,8 +106,7 @@ class WeighedLoss {
 
   at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
     if (options_.loss_reduction() == LossReduction::kSum) return value;
-    return value *
-           (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples(targets_)));
+    return value * (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples_));
   }
 
   void check(int micro_batch, const at::Tensor& loss) {
@@ -118,15 +124,17 @@ class WeighedLoss {
     if (!options_.check_loss()) return;
     const double value = loss.item<double>();
     if (std::isfinite(value)) return;
-    const std::string text = fmt::format(
-        "the loss of micro-batch {} (samples {} to {}) is {}", micro_batch, targets_[micro_batch].first_sample,
-        targets_[micro_batch].first_sample + targets_[micro_batch].num_samples - 1, value);
+    const std::int64_t first_sample = first_sample_ + targets_[micro_batch].first_sample;
+    const std::string text = fmt::format("the loss of micro-batch {} (samples {} to {}) is {}", micro_batch,
+                                         first_sample, first_sample + targets_[micro_batch].num_samples - 1, value);
     if (!goes_on_) throw NonFiniteLossError(text);
     if (non_finite_.empty()) non_finite_ = text;
   }
 
   const PipelineImpl::Loss& loss_;
   const std::vector<MicroBatch>& targets_;
+  const std::int64_t first_sample_;  // of this replica
+  const std::int64_t num_samples_;   // of all replicas
   const PipelineOptions& options_;
   const bool goes_on_;
   std::string non_finite_;
@@ -161,7 +169,7 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   std::optional<Gradients> gradients;
   if (options_.check_loss()) gradients.emplace(parameters());
 
-  WeighedLoss weighed(loss, target_batches, options_, /*goes_on=*/ranks_ != nullptr);
+  WeighedLoss weighed(loss, target_batches, batch, options_, /*goes_on=*/ranks_ != nullptr);
   StepInFlight step(*this, std::move(batch), StepMode::kTogether,
                     [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); });
   StepResult result;
@@ -175,13 +183,9 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
     if (gradients) gradients->put_back();
     throw;
   }
-  if (step.last() != nullptr) {
-    for (const Tensors& value : step.last()->results()) {
-      result.loss = result.loss.defined() ? result.loss + value.front() : value.front();
-    }
-    result.metrics = step.together([&] { return weighed.metrics(); });
-  }
-  const std::string non_finite = step.share(result, weighed.non_finite());
+  LossParts parts;
+  if (step.last() != nullptr) parts = step.together([&] { return weighed.parts(step.last()->results()); });
+  const std::string non_finite = step.share(result, parts, weighed.non_finite());
   if (!non_finite.empty()) {
     step.take_back();
     if (gradients) gradients->put_back();

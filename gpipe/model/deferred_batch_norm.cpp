@@ -151,6 +151,33 @@ double DeferredBatchNormImplBase<D, Original, Derived>::count_batch() {
   return options.momentum() ? *options.momentum() : 1 / num_batches_tracked.template item<double>();
 }
 
+// A row a part: its micro-batch, its count, the means, the variances. Doubles hold all of them exactly.
+template <int D, typename Original, typename Derived>
+at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::kept() const {
+  std::vector<at::Tensor> rows;
+  for (const auto& [micro_batch, parts] : pending_) {
+    for (const BatchStatistics& part : parts) {
+      const at::Tensor head =
+          at::tensor({static_cast<double>(micro_batch), static_cast<double>(part.count)}, at::kDouble);
+      rows.push_back(at::cat({head, part.mean.to(at::kCPU, at::kDouble), part.variance.to(at::kCPU, at::kDouble)}));
+    }
+  }
+  return rows.empty() ? at::Tensor() : at::stack(rows);
+}
+
+template <int D, typename Original, typename Derived>
+void DeferredBatchNormImplBase<D, Original, Derived>::keep(const at::Tensor& of_another) {
+  const std::int64_t channels = running_mean.numel();
+  for (const at::Tensor& row : of_another.view({-1, 2 + 2 * channels}).unbind(0)) {
+    const double* head = row.data_ptr<double>();
+    BatchStatistics part;
+    part.count = static_cast<std::int64_t>(head[1]);
+    part.mean = row.narrow(0, 2, channels).to(running_mean.options());
+    part.variance = row.narrow(0, 2 + channels, channels).to(running_var.options());
+    pending_[static_cast<int>(head[0])].push_back(std::move(part));
+  }
+}
+
 template <int D, typename Original, typename Derived>
 void DeferredBatchNormImplBase<D, Original, Derived>::end_step() {
   if (pending_.empty()) return;

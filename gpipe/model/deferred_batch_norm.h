@@ -24,7 +24,8 @@ struct BatchStatistics {
 
 // torch::nn::BatchNorm with the same options, parameters, buffers, names and outputs. It differs inside a layer run (see
 // LayerScope) in training: the running statistics stay as they are until end_step(), or a micro-batch of another step,
-// and then move once, to the statistics of all micro-batches merged in ascending order. A recompute counts nothing.
+// and then move once, to the statistics of all micro-batches, of all replicas, merged in ascending order. A recompute counts
+// nothing.
 //
 // As in torch, a micro-batch with one value per channel cannot be normalised and throws.
 //
@@ -39,6 +40,8 @@ class DeferredBatchNormImplBase : public torch::nn::Cloneable<Derived>, public S
   void reset() override;
   // Throws InvalidArgument for an input of the wrong number of dimensions.
   at::Tensor forward(const at::Tensor& input);
+  at::Tensor kept() const override;
+  void keep(const at::Tensor& of_another) override;
   void end_step() override;
   void abandon_step() override;
   void pretty_print(std::ostream& stream) const override;

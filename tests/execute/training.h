@@ -40,9 +40,10 @@ inline std::unique_ptr<torch::optim::Optimizer> adam(const Tensors& parameters) 
 }
 
 // Plain gradient accumulation in this thread. Knows nothing of stages: it runs the chain's layers one after the other, and
-// for a tied weight it adds up the gradients of its layers at the end of the step.
-inline Trained train_plainly(const TestModel& model, std::int64_t num_samples,
-                             int num_micro_batches = kNumMicroBatches) {
+// for a tied weight it adds up the gradients of its layers at the end of the step. The gradients of replicas, which have shares of
+// the samples, are added up in order.
+inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, int num_micro_batches = kNumMicroBatches,
+                             int num_replicas = 1) {
   std::vector<Layer> layers;
   std::map<std::string, at::Tensor> parameters;
   std::map<std::string, at::Tensor> buffers;
@@ -70,30 +71,40 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples,
     optimizer->zero_grad();
     at::Tensor total;
     int micro_batch = 0;
-    for (const MicroBatch& part : split_batch(
-             {model.input.narrow(0, 0, num_samples), model.target.narrow(0, 0, num_samples)}, num_micro_batches)) {
-      LayerRun run;
-      run.seed = kSeed;
-      run.step = step;
-      run.micro_batch = micro_batch++;
-      run.first_sample = part.first_sample;
-      Tensors tensors{part.tensors[0].clone()};
-      for (const Layer& layer : layers) {
-        const LayerScope scope(run);
-        tensors = layer.forward(std::move(tensors));
-        ++run.layer;
+    Tensors sums(values.size());
+    for (const MicroBatch& share : split_rows(num_samples, num_replicas)) {
+      const Tensors rows = {model.input.narrow(0, share.first_sample, share.num_samples),
+                            model.target.narrow(0, share.first_sample, share.num_samples)};
+      for (const MicroBatch& part : split_batch(rows, num_micro_batches)) {
+        LayerRun run;
+        run.seed = kSeed;
+        run.step = step;
+        run.micro_batch = micro_batch++;
+        run.first_sample = share.first_sample + part.first_sample;
+        Tensors tensors{part.tensors[0].clone()};
+        for (const Layer& layer : layers) {
+          const LayerScope scope(run);
+          tensors = layer.forward(std::move(tensors));
+          ++run.layer;
+        }
+        const double weight = static_cast<double>(part.num_samples) / static_cast<double>(num_samples);
+        const at::Tensor loss = model.loss(tensors.front(), part.tensors[1]) * weight;
+        loss.backward();
+        total = total.defined() ? total + loss.detach() : loss.detach();
       }
-      const double weight = static_cast<double>(part.num_samples) / static_cast<double>(num_samples);
-      const at::Tensor loss = model.loss(tensors.front(), part.tensors[1]) * weight;
-      loss.backward();
-      total = total.defined() ? total + loss.detach() : loss.detach();
+      for (auto& [owner, user] : ties) {
+        owner.mutable_grad().add_(user.grad());
+        user.mutable_grad().reset();
+      }
+      for (std::size_t index = 0; index < values.size(); ++index) {
+        at::Tensor& grad = values[index].mutable_grad();
+        sums[index] = sums[index].defined() ? sums[index] + grad : grad;
+        grad.reset();
+      }
     }
+    for (std::size_t index = 0; index < values.size(); ++index) values[index].mutable_grad() = sums[index];
     for (const Layer& layer : layers) {
       if (auto* listener = dynamic_cast<StepListener*>(layer.module.get())) listener->end_step();
-    }
-    for (auto& [owner, user] : ties) {
-      owner.mutable_grad().add_(user.grad());
-      user.mutable_grad().reset();
     }
     optimizer->step();
     trained.tensors["loss" + std::to_string(step)] = total;

@@ -43,7 +43,9 @@ class TrainProcesses : public ::testing::Test {
   Arguments arguments(const std::string& name, const Arguments& more) const {
     Arguments arguments = {
         "train", "image",           "--data-dir", folder_.path(""), "--model", "resnet-cifar:20", "--batch-size",
-        "16",    "--micro-batches", "4",          "--stages",       "2",       "--steps",         "4"};
+        "16",    "--micro-batches", "4",          "--steps",        "4"};
+    if (std::find(more.begin(), more.end(), "--stages") == more.end())
+      arguments.insert(arguments.end(), {"--stages", "2"});
     for (const char* kind : {"save", "trace", "metrics"}) {
       arguments.push_back(std::string("--") + kind);
       arguments.push_back(folder_.path(name + "." + kind));
@@ -52,8 +54,10 @@ class TrainProcesses : public ::testing::Test {
     return arguments;
   }
 
-  Outcome launch(const std::string& name, const Arguments& more) const {
-    Arguments command = {"launch", "-n", "2", "--", GPIPE_COMMAND};
+  Outcome launch(const std::string& name, const Arguments& more, const Arguments& how = {"-n", "2"}) const {
+    Arguments command = {"launch"};
+    command.insert(command.end(), how.begin(), how.end());
+    command.insert(command.end(), {"--", GPIPE_COMMAND});
     const Arguments train = arguments(name, more);
     command.insert(command.end(), train.begin(), train.end());
     return run_gpipe(command);
@@ -84,6 +88,14 @@ TEST_F(TrainProcesses, GoOnFromWeightsOfAllStages) {
   const Outcome processes = launch("processes", more);
   ASSERT_EQ(processes.exit_code, 0) << processes.out << processes.err;
   EXPECT_EQ(read_file(folder_.path("processes.save")), read_file(folder_.path("threads.save")));
+}
+
+TEST_F(TrainProcesses, ReplicasHaveTheSameBitsForEveryNumberOfStages) {
+  const Outcome one = launch("one", {"--stages", "1"}, {"-n", "2", "--replicas", "2"});
+  ASSERT_EQ(one.exit_code, 0) << one.out << one.err;
+  const Outcome two = launch("two", {"--stages", "2"}, {"-n", "4", "--replicas", "2"});
+  ASSERT_EQ(two.exit_code, 0) << two.out << two.err;
+  EXPECT_EQ(read_file(folder_.path("two.save")), read_file(folder_.path("one.save")));
 }
 
 TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {

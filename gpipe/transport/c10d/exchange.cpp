@@ -30,28 +30,39 @@ std::string to_text(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
 }
 
-Exchange::Star& Exchange::star(int root) {
-  const auto [found, is_new] = stars_.try_emplace(root);
-  if (!is_new) return found->second;
+Exchange::Star Exchange::make_star(int root, int first_rank, int num_ranks, FlowScope scope) {
   const World& world = peers_.world();
-  const int first = peers_.reserve_flows(2 * world.size);
+  const int first = peers_.reserve_flows(2 * num_ranks, scope);
   Star star;
   star.senders.resize(static_cast<std::size_t>(world.size));
   star.receivers.resize(static_cast<std::size_t>(world.size));
-  for (int rank = 0; rank < world.size; ++rank) {
+  for (int rank = first_rank; rank < first_rank + num_ranks; ++rank) {
     if (rank == root || (world.rank != root && world.rank != rank)) continue;
     const int peer = world.rank == root ? rank : root;
     RemoteFlowOptions options;
     options.name = "exchange";
     options.peer = peer;
     options.capacity = 4;
-    const int outward = first + 2 * rank;  // from the root
+    const int outward = first + 2 * (rank - first_rank);  // from the root
     options.id = world.rank == root ? outward : outward + 1;
     star.senders[static_cast<std::size_t>(peer)] = std::make_unique<FlowSender>(peers_, options);
     options.id = world.rank == root ? outward + 1 : outward;
     star.receivers[static_cast<std::size_t>(peer)] = std::make_unique<FlowReceiver>(peers_, options);
   }
-  return found->second = std::move(star);
+  return star;
+}
+
+Exchange::Star& Exchange::world_star() {
+  if (!world_star_) world_star_ = make_star(0, 0, peers_.world().size, FlowScope::kWorld);
+  return *world_star_;
+}
+
+Exchange::Star& Exchange::replica_star(int root) {
+  const auto found = replica_stars_.find(root);
+  if (found != replica_stars_.end()) return found->second;
+  const World& world = peers_.world();
+  const int first_rank = world.replica() * world.num_stages();
+  return replica_stars_[root] = make_star(root, first_rank, world.num_stages(), FlowScope::kReplica);
 }
 
 void send(FlowSender& sender, const Tensors& tensors, std::int64_t step) {
@@ -80,13 +91,13 @@ Tensors receive(FlowReceiver& receiver, std::int64_t step) {
 
 std::vector<Tensors> Exchange::gather(const Tensors& own) {
   peers_.check();
-  Star& star = this->star(0);
-  ++number_;
+  Star& star = world_star();
+  ++world_number_;
   const World& world = peers_.world();
   std::vector<Tensors> by_rank(static_cast<std::size_t>(world.size));
   if (world.rank != 0) {
-    send(*star.senders[0], own, number_);
-    Tensors all = receive(*star.receivers[0], number_);
+    send(*star.senders[0], own, world_number_);
+    Tensors all = receive(*star.receivers[0], world_number_);
     auto next = all.begin();
     for (Tensors& tensors : by_rank) {
       const auto count = (next++)->item<std::int64_t>();
@@ -98,27 +109,27 @@ std::vector<Tensors> Exchange::gather(const Tensors& own) {
   by_rank[0] = own;
   Tensors all = with_count(own);
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    by_rank[rank] = receive(*star.receivers[rank], number_);
+    by_rank[rank] = receive(*star.receivers[rank], world_number_);
     const Tensors counted = with_count(by_rank[rank]);
     all.insert(all.end(), counted.begin(), counted.end());
   }
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) send(*star.senders[rank], all, number_);
+  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) send(*star.senders[rank], all, world_number_);
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) star.senders[rank]->flush();  // the caller may change them
   return by_rank;
 }
 
 std::vector<Tensors> Exchange::collect(const Tensors& own) {
   peers_.check();
-  Star& star = this->star(0);
-  ++number_;
+  Star& star = world_star();
+  ++world_number_;
   if (peers_.world().rank != 0) {
-    send(*star.senders[0], own, number_);
+    send(*star.senders[0], own, world_number_);
     star.senders[0]->flush();
     return {};
   }
   std::vector<Tensors> by_rank = {own};
   for (std::size_t rank = 1; rank < star.receivers.size(); ++rank) {
-    by_rank.push_back(receive(*star.receivers[rank], number_));
+    by_rank.push_back(receive(*star.receivers[rank], world_number_));
   }
   return by_rank;
 }
@@ -131,11 +142,11 @@ std::vector<std::string> Exchange::gather(const std::string& own) {
 
 Tensors Exchange::broadcast(int root, Tensors tensors) {
   peers_.check();
-  Star& star = this->star(root);
-  ++number_;
-  if (peers_.world().rank != root) return receive(*star.receivers[static_cast<std::size_t>(root)], number_);
+  Star& star = replica_star(root);
+  ++replica_number_;
+  if (peers_.world().rank != root) return receive(*star.receivers[static_cast<std::size_t>(root)], replica_number_);
   for (const auto& sender : star.senders) {
-    if (sender != nullptr) send(*sender, tensors, number_);
+    if (sender != nullptr) send(*sender, tensors, replica_number_);
   }
   for (const auto& sender : star.senders) {
     if (sender != nullptr) sender->flush();

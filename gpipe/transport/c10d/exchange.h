@@ -1,9 +1,10 @@
-// Exchange: what all ranks of a replica tell each other at the same time, from one rank to another, so that a missing one is known.
+// Exchange: what ranks tell each other at the same time, from one rank to another, so that a missing one is known.
 #pragma once
 
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,7 @@ class Exchange {
   // REQUIRES: `peers` outlives it.
   explicit Exchange(Peers& peers) : peers_(peers) {}
 
+  // All ranks of the world.
   // What each gives, by rank, to all. Through rank 0: for small things.
   std::vector<Tensors> gather(const Tensors& own);
   std::vector<std::string> gather(const std::string& own);
@@ -28,6 +30,7 @@ class Exchange {
   // The same to rank 0 only; nothing elsewhere. For large things.
   std::vector<Tensors> collect(const Tensors& own);
 
+  // All ranks of a replica, which `root` is one of.
   // What `root` gives, to all, straight from it. What the others give does not count.
   Tensors broadcast(int root, Tensors tensors);
   std::string broadcast(int root, const std::string& text);
@@ -39,11 +42,15 @@ class Exchange {
     std::vector<std::unique_ptr<FlowReceiver>> receivers;  // by rank, on the root; else only the one from the root
   };
 
-  Star& star(int root);
+  Star make_star(int root, int first_rank, int num_ranks, FlowScope scope);
+  Star& world_star();
+  Star& replica_star(int root);
 
   Peers& peers_;
-  std::map<int, Star> stars_;  // by root, made when they are needed
-  std::int64_t number_ = 0;    // of the exchange
+  std::optional<Star> world_star_;     // around rank 0; these are made when they are needed
+  std::map<int, Star> replica_stars_;  // by root
+  std::int64_t world_number_ = 0;      // of the exchange
+  std::int64_t replica_number_ = 0;
 };
 
 // Any number of tensors over a flow, in packets of that step.

@@ -154,10 +154,11 @@ void Peers::leave_together() {
   if (world_.size > 1) gather("leave", "");
 }
 
-int Peers::reserve_flows(int count) {
+int Peers::reserve_flows(int count, FlowScope scope) {
+  constexpr int kFirstOfWorld = 1 << 19;
   const std::lock_guard<std::mutex> lock(mutex_);
-  const int first = num_flows_;
-  num_flows_ += count;
+  const int first = num_flows_[scope] + (scope == FlowScope::kWorld ? kFirstOfWorld : 0);
+  num_flows_[scope] += count;
   return first;
 }
 

@@ -22,6 +22,9 @@
 
 namespace gpipe {
 
+// Whom a flow connects. Replicas need not have the same number of flows inside, so that they are counted apart.
+enum class FlowScope { kReplica, kWorld };
+
 // Every connection has passed the handshake with the world's secret, and is bound to the world's interface (else to the one
 // that leads to rank 0). Once all are made, no port is open.
 //
@@ -55,8 +58,9 @@ class Peers {
   // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws PeerError.
   void leave_together();
 
-  // So many numbers for flows, from the one it returns. REQUIRES: all ranks make the same calls in the same order.
-  int reserve_flows(int count);
+  // So many numbers for flows, from the one it returns: between ranks of one replica, or of the whole world. REQUIRES: the
+  // ranks of a replica, or all, make the same calls in the same order.
+  int reserve_flows(int count, FlowScope scope = FlowScope::kReplica);
 
   // Ends this rank's part, unless it has ended, and throws the first error. That is `error`, or, if it is a PeerError and the
   // other ranks know more, one about the rank that is to blame: see Note [Who is to blame]. `silent` says that the peer gave no
@@ -94,7 +98,7 @@ class Peers {
   mutable std::condition_variable ended_;
   bool ending_ = false;
   std::exception_ptr error_;  // once it is clear who is to blame
-  int num_flows_ = 0;
+  std::map<FlowScope, int> num_flows_;
   std::map<int, std::function<void()>> listeners_;
   int next_listener_ = 0;
 };

@@ -1,0 +1,33 @@
+#include "gpipe/execute/loss_parts.h"
+
+#include <ATen/ATen.h>
+
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+void append(LossParts& parts, const LossParts& more) {
+  if (!parts.losses.defined()) {
+    parts = more;
+    return;
+  }
+  if (!more.losses.defined()) return;
+  parts.losses = at::cat({parts.losses, more.losses});
+  for (auto& [name, metric] : parts.metrics) {
+    metric.parts = at::cat({metric.parts, more.metrics.at(name).parts});
+  }
+}
+
+void add_up(const LossParts& parts, StepResult& result) {
+  if (!parts.losses.defined()) return;
+  result.loss = at::Tensor();
+  for (const at::Tensor& loss : parts.losses.unbind(0)) {
+    result.loss = result.loss.defined() ? result.loss + loss : loss;
+  }
+  result.metrics.clear();
+  for (const auto& [name, metric] : parts.metrics) {
+    result.metrics[name] = metric.is_scalar ? metric.parts.sum() : metric.parts;
+  }
+}
+
+}  // namespace gpipe

@@ -1,0 +1,29 @@
+// LossParts: what the micro-batches add to the loss and the metrics of a step, in order.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <map>
+#include <string>
+
+namespace gpipe {
+
+struct StepResult;
+
+struct LossParts {
+  struct Metric {
+    at::Tensor parts;        // one by one, weighted, or the rows
+    bool is_scalar = false;  // of each micro-batch
+  };
+
+  at::Tensor losses;  // weighted, along the first dimension; undefined: there is no loss
+  std::map<std::string, Metric> metrics;
+};
+
+// Those of the next samples behind those of the first. REQUIRES: the same metrics.
+void append(LossParts& parts, const LossParts& more);
+
+// Into the result's loss and metrics; the same bits whoever had the parts.
+void add_up(const LossParts& parts, StepResult& result);
+
+}  // namespace gpipe
