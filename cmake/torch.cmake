@@ -31,7 +31,9 @@ add_library(gpipe_torch STATIC
   gpipe/model/tie.cpp
   gpipe/checkpoint/checkpoint.cpp
   gpipe/checkpoint/checkpoint_files.cpp
+  gpipe/checkpoint/checkpoint_ranks.cpp
   gpipe/checkpoint/checkpoint_writer.cpp
+  gpipe/checkpoint/layer_names.cpp
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp

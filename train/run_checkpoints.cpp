@@ -3,24 +3,33 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
+#include <sstream>
 #include <vector>
 
 #include "data/data_error.h"
+#include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/execute/all_ranks.h"
+#include "gpipe/launch/world.h"
 
 namespace gpipe::train {
 namespace {
 
 constexpr const char* kNumBatches = "batches of an epoch";
 
-// The latest, then the others, the last first.
-std::vector<std::string> candidates(const std::string& folder) {
+// The latest, then the others, the last first; as rank 0 sees them.
+std::vector<std::string> candidates(const Pipeline& pipeline, const std::string& folder) {
+  std::string lines;
+  if (const std::string latest = latest_checkpoint(folder); !latest.empty() && read_world().rank == 0) {
+    std::vector<std::string> paths = list_checkpoints(folder);
+    paths.erase(std::remove(paths.begin(), paths.end(), latest), paths.end());
+    paths.push_back(latest);
+    for (auto path = paths.rbegin(); path != paths.rend(); ++path)
+      lines += std::filesystem::path(*path).filename().string() + "\n";
+  }
+  std::istringstream stream(of_first_rank(pipeline, lines));
   std::vector<std::string> paths;
-  const std::string latest = latest_checkpoint(folder);
-  if (latest.empty()) return paths;
-  paths = list_checkpoints(folder);
-  paths.erase(std::remove(paths.begin(), paths.end(), latest), paths.end());
-  paths.push_back(latest);
-  std::reverse(paths.begin(), paths.end());
+  for (std::string name; std::getline(stream, name);) paths.push_back(folder + "/" + name);
   return paths;
 }
 
@@ -45,10 +54,9 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   Resumed resumed;
   Manifest manifest;
   std::string first_error;
-  for (const std::string& path : candidates(options_.checkpoint_dir)) {
+  for (const std::string& path : candidates(pipeline, options_.checkpoint_dir)) {
     try {
-      manifest = read_manifest(path);
-      check_hashes(path, manifest);
+      manifest = read_checked_manifest(*pipeline, path);
       resumed.path = path;
       break;
     } catch (const CheckpointError& error) {
@@ -98,6 +106,8 @@ double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& o
   last_step_ = step;
   return pause;
 }
+
+void RunCheckpoints::poll() { writer_.poll(); }
 
 void RunCheckpoints::finish() { writer_.wait(); }
 

@@ -27,13 +27,15 @@ class RunCheckpoints {
     data::Position position;
     std::string notes;  // for the user, a line each
   };
-  // From the latest checkpoint that is not damaged; nothing if there is none. Throws CheckpointError if it is of another
+  // From the latest checkpoint that is not damaged; nothing if there is none. All ranks call it, as the others. Throws CheckpointError if it is of another
   // training.
   std::optional<Resumed> resume(Pipeline& pipeline, torch::optim::Optimizer& optimizer) const;
 
   // Begins to save; returns the seconds that the training was held up. Throws what was wrong with the save before.
   double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
               const data::Position& position);
+  // After every step: see CheckpointWriter::poll.
+  void poll();
   // When the last one is written. Throws what was wrong with it.
   void finish();
 

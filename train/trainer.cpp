@@ -149,7 +149,11 @@ class Trainer {
         const bool ends_epoch = result_.num_steps % task_.num_batches() == 0;
         if (ends_epoch && result_.num_steps < num_steps_) evaluate(/*is_last=*/false);
         const bool is_due = options_.checkpoint_every != 0 && result_.num_steps % options_.checkpoint_every == 0;
-        if (is_due && result_.num_steps < num_steps_) save_checkpoint();
+        if (is_due && result_.num_steps < num_steps_) {
+          save_checkpoint();
+        } else if (checkpoints_) {
+          poll_checkpoint();
+        }
       }
       if (any_rank(pipeline_, Interrupt::is_requested()) && result_.ending == Ending::kDone) {
         const bool is_preempted = any_rank(pipeline_, Interrupt::signal() == SIGTERM);
@@ -281,6 +285,14 @@ class Trainer {
     const double seconds = seconds_since(start);
     result_.checkpoint_seconds += seconds;
     result_.seconds += seconds;
+  }
+
+  void poll_checkpoint() {
+    try {
+      checkpoints_->poll();
+    } catch (const CheckpointError& error) {
+      progress_.print(fmt::format("step {}: the checkpoint before was not saved: {}", result_.num_steps, error.what()));
+    }
   }
 
   void save_last_checkpoint() {

@@ -7,10 +7,14 @@
 #include <chrono>
 #include <utility>
 
+#include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/optimizer_state.h"
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/execute/ranks.h"
+#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 namespace {
@@ -18,37 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-// Finds the stage of a weight by the layer that its name begins with.
-class StageOfName {
- public:
-  explicit StageOfName(const PipelineImpl& pipeline) {
-    int stage = 0;
-    int end = 0;
-    for (int layer = 0; layer < pipeline.num_layers(); ++layer) {
-      if (!pipeline.layers_per_stage().empty()) {
-        if (layer == 0) end = pipeline.layers_per_stage().front();
-        while (layer >= end) end += pipeline.layers_per_stage()[++stage];
-      }
-      stage_of_layer_[pipeline.layer_name(layer)] = stage;
-    }
-    num_stages_ = stage + 1;
-  }
-
-  int num_stages() const { return num_stages_; }
-
-  int of(const std::string& name) const {
-    for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
-      const auto found = stage_of_layer_.find(name.substr(0, dot));
-      if (found != stage_of_layer_.end()) return found->second;
-    }
-    return 0;
-  }
-
- private:
-  std::map<std::string, int> stage_of_layer_;
-  int num_stages_ = 1;
-};
 
 TrainingLayout layout_of(const PipelineImpl& pipeline) {
   const PipelineOptions& options = pipeline.options();
@@ -76,14 +49,14 @@ void check_state(const TrainingState& state) {
 
 // What is to be copied into what, once all of it is known to fit.
 std::vector<std::pair<at::Tensor, at::Tensor>> prepare_weights(const Safetensors& content, const std::string& path,
-                                                               const torch::nn::Module& module) {
+                                                               const PipelineImpl& pipeline, const LayerNames& layers) {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::map<std::string, at::Tensor> saved(content.tensors.begin(), content.tensors.end());
   const auto fail = [&](const std::string& what) {
     throw CheckpointError(
         path, fmt::format(" is of another model: {}; make the same model, or load the weights that fit", what));
   };
-  for (const auto& [name, weight] : weights_of(module)) {
+  for (const auto& [name, weight] : weights_of(pipeline)) {
     const auto found = saved.find(name);
     if (found == saved.end()) fail(fmt::format("it has no \"{}\"", name));
     const at::Tensor& value = found->second;
@@ -96,6 +69,7 @@ std::vector<std::pair<at::Tensor, at::Tensor>> prepare_weights(const Safetensors
     saved.erase(found);
   }
   for (const auto& item : saved) {
+    if (layers.is_elsewhere(item.first)) continue;
     if (item.first.compare(0, std::string(kAddedPrefix).size(), kAddedPrefix) != 0) {
       fail(fmt::format("there is no place here for its \"{}\"", item.first));
     }
@@ -118,20 +92,65 @@ TrainingState state_in(const Manifest& manifest, const Safetensors& content) {
   return state;
 }
 
+// The part of the optimizer's state that belongs to this rank.
+OptimizerState own_state(const std::string& path, const Manifest& manifest, const LayerNames& layers) {
+  OptimizerState state{manifest.optimizer, manifest.groups, load_slots(path, manifest)};
+  for (OptimizerGroup& group : state.groups) {
+    group.parameters.erase(std::remove_if(group.parameters.begin(), group.parameters.end(),
+                                          [&](const std::string& name) { return layers.is_elsewhere(name); }),
+                           group.parameters.end());
+  }
+  state.slots.erase(std::remove_if(state.slots.begin(), state.slots.end(),
+                                   [&](const auto& slot) { return layers.is_elsewhere(slot.first); }),
+                    state.slots.end());
+  return state;
+}
+
+// Everything that a checkpoint changes, once it is known to fit.
+struct Prepared {
+  TrainingState state;
+  std::int64_t pipeline_step = 0;
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::function<void()> set_optimizer;
+};
+
+Prepared prepare(const std::string& path, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                 const LoadOptions& options) {
+  const Manifest manifest = read_manifest(path);
+  if (options.check_hashes) check_hashes(path, own_share(*pipeline, manifest.files));
+  if (manifest.seed != pipeline->options().seed() && !options.any_seed) {
+    throw CheckpointError(path, fmt::format(" was saved with the seed {}, but the pipeline has {}: it would draw other "
+                                            "random numbers; make the pipeline with the same seed",
+                                            manifest.seed, pipeline->options().seed()));
+  }
+  const LayerNames layers(*pipeline);
+  const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
+  Prepared prepared;
+  prepared.copies = prepare_weights(content, path, *pipeline, layers);
+  prepared.set_optimizer = prepare_state(optimizer, *pipeline, own_state(path, manifest, layers), path);
+  prepared.state = state_in(manifest, content);
+  prepared.pipeline_step = manifest.pipeline_step;
+  return prepared;
+}
+
 }  // namespace
 
 CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                const TrainingState& state) {
   check_state(state);
-  const StageOfName stage(*pipeline);
+  const LayerNames layers(*pipeline);
+  std::vector<StageShard> shards(static_cast<std::size_t>(layers.num_stages()));
+  for (const auto& item : weights_of(*pipeline)) shards[layers.stage_of(item.first)].weights.push_back(item);
+  for (const auto& item : state.added) shards.front().weights.push_back(item);
+  OptimizerState optimizer_state = state_of(optimizer, *pipeline);
+  for (auto& slot : optimizer_state.slots) shards[layers.stage_of(slot.first)].slots.push_back(std::move(slot));
   CheckpointSnapshot snapshot;
   snapshot.metadata = state.metadata;
-  snapshot.shards.resize(stage.num_stages());
-  for (int index = 0; index < stage.num_stages(); ++index) snapshot.shards[index].stage = index;
-  for (const auto& item : weights_of(*pipeline)) snapshot.shards[stage.of(item.first)].weights.push_back(item);
-  for (const auto& item : state.added) snapshot.shards.front().weights.push_back(item);
-  OptimizerState optimizer_state = state_of(optimizer, *pipeline);
-  for (auto& slot : optimizer_state.slots) snapshot.shards[stage.of(slot.first)].slots.push_back(std::move(slot));
+  snapshot.num_stages = layers.num_stages();
+  for (int stage = 0; stage < layers.num_stages(); ++stage) {
+    shards[stage].stage = stage;
+    if (layers.saves_stage(stage)) snapshot.shards.push_back(std::move(shards[stage]));
+  }
 
   Manifest& manifest = snapshot.manifest;
   manifest.step = state.step;
@@ -157,12 +176,12 @@ SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapsh
   SavedCheckpoint saved;
   const std::string temporary = begin_checkpoint(files, folder, manifest.step);
   try {
-    const int num_stages = static_cast<int>(snapshot.shards.size());
     std::vector<std::vector<ManifestFile>> written(snapshot.shards.size());
     run_parallel(
         snapshot.shards.size(),
         [&](std::size_t index) {
-          written[index] = write_shard(files, temporary, snapshot.shards[index], num_stages, snapshot.metadata);
+          written[index] =
+              write_shard(files, temporary, snapshot.shards[index], snapshot.num_stages, snapshot.metadata);
         },
         options.num_threads);
     for (const auto& shard : written) manifest.files.insert(manifest.files.end(), shard.begin(), shard.end());
@@ -181,32 +200,36 @@ SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapsh
 SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                 const TrainingState& state, const SaveOptions& options) {
   const auto start = Clock::now();
-  SavedCheckpoint saved = write_snapshot(folder, snapshot_of(pipeline, optimizer, state), options);
+  const auto make = [&] { return snapshot_of(pipeline, optimizer, state); };
+  SavedCheckpoint saved;
+  if (pipeline->ranks() == nullptr) {
+    saved = write_snapshot(folder, make(), options);
+  } else {
+    saved = RankSave(pipeline, folder, options, make).finish();
+    saved.write_seconds = seconds_since(start);
+  }
   saved.pause_seconds = seconds_since(start);
   return saved;
 }
 
 TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options) {
-  const std::string path = resolve_checkpoint(given_path);
-  const Manifest manifest = read_manifest(path);
-  if (options.check_hashes) check_hashes(path, manifest);
-  if (manifest.seed != pipeline->options().seed() && !options.any_seed) {
-    throw CheckpointError(path, fmt::format(" was saved with the seed {}, but the pipeline has {}: it would draw other "
-                                            "random numbers; make the pipeline with the same seed",
-                                            manifest.seed, pipeline->options().seed()));
+  const bool is_alone = pipeline->ranks() == nullptr;
+  const std::string path = is_alone ? resolve_checkpoint(given_path) : agree_on_checkpoint(*pipeline, given_path);
+  Prepared prepared;
+  if (is_alone) {
+    prepared = prepare(path, pipeline, optimizer, options);
+  } else {
+    agree(*pipeline, "reading a checkpoint", [&]() -> std::string {
+      prepared = prepare(path, pipeline, optimizer, options);
+      return "";
+    });
   }
-  const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
-  auto copies = prepare_weights(content, path, *pipeline);
-  const std::function<void()> set_optimizer =
-      prepare_state(optimizer, *pipeline, {manifest.optimizer, manifest.groups, load_slots(path, manifest)}, path);
-  TrainingState state = state_in(manifest, content);
-
   const torch::NoGradGuard no_grad;
-  for (auto& [weight, value] : copies) weight.copy_(value);
-  set_optimizer();
-  pipeline->set_step(manifest.pipeline_step);
-  return state;
+  for (auto& [weight, value] : prepared.copies) weight.copy_(value);
+  prepared.set_optimizer();
+  pipeline->set_step(prepared.pipeline_step);
+  return prepared.state;
 }
 
 }  // namespace gpipe

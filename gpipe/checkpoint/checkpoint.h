@@ -44,6 +44,9 @@ struct SavedCheckpoint {
 // once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws CheckpointError if
 // it cannot be written; then all earlier checkpoints are there, and the training can go on. Throws InvalidArgument for
 // optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
+//
+// All ranks of a pipeline over processes call it, with the same state, and throw together: see Note [A checkpoint of several
+// ranks].
 SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                 const TrainingState& state, const SaveOptions& options = {});
 
@@ -57,18 +60,21 @@ struct LoadOptions {
 // Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was saved; the
 // pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of them: then the
 // latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of another model, optimizer
-// or seed.
+// or seed. All ranks call it, and throw together; each gets what it runs.
 TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
 
 // A checkpoint before it is written. Its tensors are those of the training unless they are copied.
 struct CheckpointSnapshot {
-  Manifest manifest;  // without files
-  std::vector<StageShard> shards;
+  Manifest manifest;               // without files
+  std::vector<StageShard> shards;  // of the stages that are saved by this rank
+  int num_stages = 1;              // of all
   std::map<std::string, std::string> metadata;
 };
+// Of this rank.
 CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                const TrainingState& state);
+// REQUIRES: it holds all stages.
 SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapshot& snapshot,
                                const SaveOptions& options);
 

@@ -51,14 +51,18 @@ ManifestFile write_index(FileSystem& files, const std::string& folder, const std
   return {kIndexName, static_cast<std::int64_t>(json.size()), sha256_of(json)};
 }
 
-void check_hashes(const std::string& checkpoint, const Manifest& manifest, bool only_model) {
-  std::vector<const ManifestFile*> chosen;
+std::vector<ManifestFile> model_files(const Manifest& manifest) {
+  std::vector<ManifestFile> files;
   for (const ManifestFile& file : manifest.files) {
-    if (!only_model || is_of(file.name, kModelStem)) chosen.push_back(&file);
+    if (is_of(file.name, kModelStem)) files.push_back(file);
   }
-  run_parallel(chosen.size(), [&](std::size_t index) {
-    const std::string path = checkpoint + "/" + chosen[index]->name;
-    if (sha256_of(MappedFile(path).view()) == chosen[index]->sha256) return;
+  return files;
+}
+
+void check_hashes(const std::string& checkpoint, const std::vector<ManifestFile>& files) {
+  run_parallel(files.size(), [&](std::size_t index) {
+    const std::string path = checkpoint + "/" + files[index].name;
+    if (sha256_of(MappedFile(path).view()) == files[index].sha256) return;
     throw CheckpointError(path,
                           " is damaged: it does not have the hash that its manifest says; resume from another "
                           "checkpoint");

@@ -26,7 +26,9 @@ std::vector<ManifestFile> write_shard(FileSystem& files, const std::string& fold
 ManifestFile write_index(FileSystem& files, const std::string& folder, const std::vector<ManifestFile>& shards);
 
 // Compares the files with their hashes, several at a time. Throws CheckpointError for the first that differs.
-void check_hashes(const std::string& checkpoint, const Manifest& manifest, bool only_model = false);
+void check_hashes(const std::string& checkpoint, const std::vector<ManifestFile>& files);
+// Those of the weights, with their index.
+std::vector<ManifestFile> model_files(const Manifest& manifest);
 
 // The optimizer's slots, from all shards. Throws CheckpointError.
 NamedTensors load_slots(const std::string& checkpoint, const Manifest& manifest);

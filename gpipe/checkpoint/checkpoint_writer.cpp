@@ -3,8 +3,12 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <exception>
 #include <set>
 #include <utility>
+
+#include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/execute/ranks.h"
 
 namespace gpipe {
 
@@ -12,6 +16,11 @@ CheckpointWriter::CheckpointWriter(std::string folder, const SaveOptions& option
     : folder_(std::move(folder)), options_(options), thread_([this] { run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {
+  try {
+    if (rank_save_ != nullptr && std::uncaught_exceptions() == 0 && rank_save_->can_finish()) finish_ranks();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) see above: wait() tells
+  }
+  rank_save_.reset();
   {
     std::unique_lock<std::mutex> lock(mutex_);
     wait_until_idle(lock);
@@ -25,6 +34,26 @@ void CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock) {
   changed_.wait(lock, [&] { return !work_; });
 }
 
+void CheckpointWriter::finish_ranks() {
+  if (rank_save_ == nullptr) return;
+  const std::unique_ptr<RankSave> save = std::move(rank_save_);
+  saved_ = save->finish();
+  saved_->pause_seconds = pause_seconds_;
+  saved_->write_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begun_).count();
+}
+
+bool CheckpointWriter::poll() {
+  if (rank_save_ != nullptr) {
+    if (!rank_save_->is_written()) return false;
+    finish_ranks();
+    return true;
+  }
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (work_) return false;
+  if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
+  return true;
+}
+
 double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const TrainingState& state) {
   const auto start = std::chrono::steady_clock::now();
@@ -33,7 +62,32 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
     wait_until_idle(lock);
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
   }
-  // The thread is idle: the copies are this one's.
+  finish_ranks();
+  const auto seconds_since_start = [&] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  if (pipeline->ranks() != nullptr) {
+    saved_.reset();
+    rank_save_ = std::make_unique<RankSave>(pipeline, folder_, options_,
+                                            [&] { return copied_snapshot(pipeline, optimizer, state); });
+    begun_ = start;
+    return pause_seconds_ = seconds_since_start();
+  }
+  CheckpointSnapshot snapshot = copied_snapshot(pipeline, optimizer, state);
+  const double pause = seconds_since_start();
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    work_ = std::move(snapshot);
+    saved_.reset();
+    pause_seconds_ = pause;
+  }
+  changed_.notify_all();
+  return pause;
+}
+
+// REQUIRES: nothing is being written: the copies are free.
+CheckpointSnapshot CheckpointWriter::copied_snapshot(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                                                     const TrainingState& state) {
   CheckpointSnapshot snapshot = snapshot_of(pipeline, optimizer, state);
   std::set<std::string> used;
   for (StageShard& shard : snapshot.shards) {
@@ -45,15 +99,7 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
   for (auto copy = copies_.begin(); copy != copies_.end();) {
     copy = used.count(copy->first) != 0 ? std::next(copy) : copies_.erase(copy);
   }
-  const double pause = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    work_ = std::move(snapshot);
-    saved_.reset();
-    pause_seconds_ = pause;
-  }
-  changed_.notify_all();
-  return pause;
+  return snapshot;
 }
 
 void CheckpointWriter::copy_tensors(NamedTensors& tensors, const char* kind) {
@@ -69,6 +115,7 @@ void CheckpointWriter::copy_tensors(NamedTensors& tensors, const char* kind) {
 }
 
 std::optional<SavedCheckpoint> CheckpointWriter::wait() {
+  finish_ranks();
   std::unique_lock<std::mutex> lock(mutex_);
   wait_until_idle(lock);
   if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));

@@ -1,6 +1,7 @@
 // Checkpoints that are written while the training goes on.
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <exception>
 #include <map>
@@ -14,12 +15,18 @@
 
 namespace gpipe {
 
+class RankSave;
+
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits until the
-// one before is written, and uses its memory again. Thread-compatible.
+// one before is written, and uses its memory again.
+//
+// Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call has seen
+// that all have written: a poll between two steps, or the next save or wait. Thread-compatible.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string folder, const SaveOptions& options = {});
-  // Waits until the last one is written. An error of it is lost: call wait() to see it.
+  // Waits until the last one is written. An error of it is lost: call wait() to see it. While an exception is on its way, the
+  // other ranks may be gone: then the last one is given up if it needs them.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -32,23 +39,32 @@ class CheckpointWriter {
   // if nothing was saved since the last call.
   std::optional<SavedCheckpoint> wait();
 
+  // Whether everything is written. Over processes, puts the checkpoint in place if all ranks have written their part. Cheap:
+  // for every step. Throws what went wrong.
+  bool poll();
+
   // Of the copies that are kept.
   std::int64_t copy_bytes() const;
 
  private:
   void run();
+  CheckpointSnapshot copied_snapshot(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
+                                     const TrainingState& state);
   void copy_tensors(NamedTensors& tensors, const char* kind);
+  void finish_ranks();
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
 
   const std::string folder_;
   const SaveOptions options_;
   std::map<std::string, at::Tensor> copies_;  // by kind and name
+  std::unique_ptr<RankSave> rank_save_;       // if there are other ranks: instead of the thread's work
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<CheckpointSnapshot> work_;  // what the thread is to write, or is writing
   std::optional<SavedCheckpoint> saved_;
   std::exception_ptr error_;
   double pause_seconds_ = 0;
+  std::chrono::steady_clock::time_point begun_;
   bool is_ending_ = false;
   std::thread thread_;  // the last: it uses the others
 };

@@ -130,12 +130,15 @@ auto with_kind(torch::optim::Optimizer& optimizer, Function f) {
 
 using Names = std::map<const c10::TensorImpl*, std::string>;
 
+// Layers that turn out to be other ranks' are emptied; an optimizer that was made before still has their parameters.
+bool is_emptied(const at::Tensor& parameter) { return parameter.dim() == 1 && parameter.numel() == 0; }
+
 Names names_of(torch::optim::Optimizer& optimizer, const torch::nn::Module& module) {
   Names names;
   for (const auto& item : module.named_parameters()) names[item.value().unsafeGetTensorImpl()] = item.key();
   for (const torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     for (const at::Tensor& parameter : group.params()) {
-      if (names.count(parameter.unsafeGetTensorImpl()) != 0) continue;
+      if (names.count(parameter.unsafeGetTensorImpl()) != 0 || is_emptied(parameter)) continue;
       throw InvalidArgument(
           fmt::format("the optimizer has a parameter of shape [{}] that the model does not have; make it with the "
                       "parameters of the pipeline",
@@ -154,7 +157,9 @@ OptimizerState state_of_kind(const K& kind, torch::optim::Optimizer& optimizer, 
     auto& options = static_cast<typename K::Options&>(group.options());
     visit(options, [&](const char* name, auto value) { saved.options[name] = static_cast<double>(value); });
     for (const at::Tensor& parameter : group.params()) {
-      const std::string& parameter_name = names.at(parameter.unsafeGetTensorImpl());
+      const auto known = names.find(parameter.unsafeGetTensorImpl());
+      if (known == names.end()) continue;
+      const std::string& parameter_name = known->second;
       saved.parameters.push_back(parameter_name);
       const auto found = optimizer.state().find(optimizer_state_key(parameter));
       if (found == optimizer.state().end()) continue;
@@ -234,6 +239,7 @@ class Preparation {
                         const OptimizerGroup& saved) const {
     std::set<std::string> there(saved.parameters.begin(), saved.parameters.end());
     for (const at::Tensor& parameter : group.params()) {
+      if (names_.count(parameter.unsafeGetTensorImpl()) == 0) continue;
       const std::string& name = names_.at(parameter.unsafeGetTensorImpl());
       if (there.erase(name) == 0) fail(fmt::format("{} is not in its group {}", quoted_name(name), index));
     }
@@ -241,7 +247,9 @@ class Preparation {
   }
 
   void add_state(const at::Tensor& parameter, const typename K::Options& options) {
-    const std::string& parameter_name = names_.at(parameter.unsafeGetTensorImpl());
+    const auto known = names_.find(parameter.unsafeGetTensorImpl());
+    if (known == names_.end()) return;
+    const std::string& parameter_name = known->second;
     typename K::State state;
     std::vector<std::string> missing;
     bool has_any = false;

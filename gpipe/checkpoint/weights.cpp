@@ -133,7 +133,7 @@ Safetensors load_model(const std::string& path) {
   if (!is_checkpoint && std::filesystem::exists(single)) return load_safetensors(single);
   const std::string checkpoint = resolve_checkpoint(path);
   const Manifest manifest = read_manifest(checkpoint);
-  check_hashes(checkpoint, manifest, /*only_model=*/true);
+  check_hashes(checkpoint, model_files(manifest));
   return load_safetensors_set(checkpoint + "/" + kIndexName);
 }
 

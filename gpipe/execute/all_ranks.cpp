@@ -48,6 +48,10 @@ bool any_rank(const Pipeline& pipeline, bool value) {
   return value;
 }
 
+std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {
+  return pipeline->ranks() == nullptr ? text : pipeline->ranks()->exchange().broadcast(0, text);
+}
+
 NamedTensors gather_weights(const Pipeline& pipeline) {
   if (pipeline->ranks() == nullptr) return weights_of(*pipeline);
   const std::size_t num_parameters = pipeline->named_parameters().size();

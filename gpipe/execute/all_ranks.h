@@ -16,6 +16,9 @@ void load_weights(const std::string& path, const Pipeline& pipeline);
 // Whether it is true on any rank: for decisions that all have to make alike, such as to stop.
 bool any_rank(const Pipeline& pipeline, bool value);
 
+// What rank 0 gives: for what one has to decide for all, such as which file to read.
+std::string of_first_rank(const Pipeline& pipeline, const std::string& text);
+
 // The parameters and buffers of all stages, as weights_of gives them for a pipeline on threads. On rank 0; elsewhere nothing.
 NamedTensors gather_weights(const Pipeline& pipeline);
 

@@ -21,6 +21,7 @@ struct TrainingSetup {
   Recompute recompute = Recompute::kNever;
   std::uint64_t seed = 3;
   int width = 6;
+  std::shared_ptr<Peers> peers = nullptr;
 };
 
 // Dropout, batch norm, tied weights, two parameter groups, and a rate that falls.
@@ -90,6 +91,7 @@ class Training {
                                             .schedule(setup.schedule)
                                             .recompute(setup.recompute)
                                             .seed(setup.seed)
+                                            .peers(setup.peers)
                                             .balance(balances[setup.num_stages - 1]));
   }
 

@@ -1,0 +1,297 @@
+#include "gpipe/checkpoint/checkpoint_ranks.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <utility>
+
+#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/checkpoint/parallel.h"
+#include "gpipe/execute/ranks.h"
+#include "gpipe/execute/step_call.h"
+#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/c10d/peers.h"
+
+namespace gpipe {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+std::string without_slashes(std::string path) {
+  while (path.size() > 1 && path.back() == '/') path.pop_back();
+  return path;
+}
+
+constexpr auto kLookAgain = std::chrono::milliseconds(100);
+
+// What a rank says besides its call.
+struct Said {
+  std::string value;
+  std::string error;
+  bool is_bad_argument = false;
+  std::exception_ptr exception;  // on the rank itself
+
+  Json to_json() const { return {{"value", value}, {"error", error}, {"bad_argument", is_bad_argument}}; }
+};
+
+Said say(const std::function<std::string()>& give) {
+  Said said;
+  try {
+    said.value = give();
+  } catch (const std::exception& error) {
+    said.error = error.what();
+    if (said.error.empty()) said.error = "an error without a text";
+    said.is_bad_argument = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
+    said.exception = std::current_exception();
+  }
+  return said;
+}
+
+std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name, const Said& own) {
+  StepCall call;
+  call.name = name;
+  call.step = pipeline.step();
+  const std::string text = own.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
+  std::vector<StepCall> calls;
+  std::vector<Said> said;
+  std::vector<std::string> texts;
+  for (const Tensors& given : pipeline.ranks()->exchange().gather(Tensors{to_tensor(encode(call)), to_tensor(text)})) {
+    calls.push_back(decode_step_call(to_text(given.at(0))));
+    texts.push_back(given.size() > 1 ? to_text(given[1]) : "");
+  }
+  gpipe::agree(calls);  // throws if one of them is another call, whose text would mean nothing
+  for (const std::string& one : texts) {
+    const Json json = Json::parse(one);
+    said.push_back({json.at("value"), json.at("error"), json.at("bad_argument"), nullptr});
+  }
+  said[static_cast<std::size_t>(pipeline.ranks()->peers().world().rank)].exception = own.exception;
+  return said;
+}
+
+void throw_first(const PipelineImpl& pipeline, const std::vector<Said>& said) {
+  const auto failed = std::find_if(said.begin(), said.end(), [](const Said& one) { return !one.error.empty(); });
+  if (failed == said.end()) return;
+  const auto rank = static_cast<int>(failed - said.begin());
+  const auto own = static_cast<std::size_t>(pipeline.ranks()->peers().world().rank);
+  if (said[own].exception != nullptr) std::rethrow_exception(said[own].exception);
+  const std::string text =
+      fmt::format("rank {} (host {}): {}", rank, pipeline.ranks()->peers().place_of(rank).host, failed->error);
+  if (failed->is_bad_argument) throw InvalidArgument(text);
+  throw CheckpointError(text);
+}
+
+std::string to_text(const std::vector<ManifestFile>& files) {
+  Json list = Json::array();
+  for (const ManifestFile& file : files) list.push_back({file.name, file.bytes, file.sha256});
+  return list.dump();
+}
+
+std::vector<ManifestFile> parse_files(const std::string& text) {
+  std::vector<ManifestFile> files;
+  for (const Json& file : Json::parse(text)) files.push_back({file.at(0), file.at(1), file.at(2)});
+  return files;
+}
+
+// The groups of all ranks as one. Throws InvalidArgument if they are not parts of the same training.
+std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank) {
+  const auto check = [](bool is_same, const char* what, std::size_t rank) {
+    if (is_same) return;
+    throw InvalidArgument(fmt::format(
+        "{} on rank {} is another one than on rank 0; every rank has to save the same training", what, rank));
+  };
+  const Manifest& first = of_rank.front();
+  std::vector<OptimizerGroup> groups = first.groups;
+  for (std::size_t rank = 1; rank < of_rank.size(); ++rank) {
+    const Manifest& other = of_rank[rank];
+    check(other.step == first.step, "the step", rank);
+    check(other.data_position == first.data_position, "the position in the data", rank);
+    check(other.learning_rate == first.learning_rate, "the learning rate's state", rank);
+    check(other.notes == first.notes, "the notes", rank);
+    check(other.optimizer == first.optimizer, "the optimizer", rank);
+    check(other.groups.size() == groups.size(), "the number of parameter groups", rank);
+    for (std::size_t group = 0; group < groups.size(); ++group) {
+      const OptimizerGroup& more = other.groups[group];
+      check(more.options == groups[group].options, "an option of the optimizer", rank);
+      for (const std::string& name : more.parameters) {
+        std::vector<std::string>& names = groups[group].parameters;
+        // Before there are stages, every rank has all of them.
+        if (first.layout.layers_per_stage.empty() && std::count(names.begin(), names.end(), name) > 0) continue;
+        names.push_back(name);
+      }
+    }
+  }
+  return groups;
+}
+
+}  // namespace
+
+std::vector<std::string> agree(const PipelineImpl& pipeline, const std::string& call,
+                               const std::function<std::string()>& give) {
+  const std::vector<Said> said = exchange(pipeline, call, say(give));
+  throw_first(pipeline, said);
+  std::vector<std::string> values;
+  for (const Said& one : said) values.push_back(one.value);
+  return values;
+}
+
+RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
+                   const std::function<CheckpointSnapshot()>& make_snapshot)
+    : pipeline_(pipeline),
+      options_(options),
+      files_(options.files != nullptr ? *options.files : real_file_system()),
+      commits_(pipeline->ranks()->peers().world().rank == 0) {
+  const std::vector<std::string> manifests = agree(*pipeline_, "saving a checkpoint", [&] {
+    snapshot_ = make_snapshot();
+    return to_json(snapshot_.manifest);
+  });
+  std::vector<Manifest> of_rank;
+  for (const std::string& manifest : manifests) of_rank.push_back(parse_manifest(manifest, "a rank's manifest"));
+  snapshot_.manifest.groups = merge_groups(of_rank);
+  const std::string made = agree(*pipeline_, "making a checkpoint's folder", [&]() -> std::string {
+                             if (!commits_) return "";
+                             temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
+                             return fs::path(temporary_).filename();
+                           }).front();
+  if (!commits_) temporary_ = without_slashes(folder) + "/" + made;
+  written_ = std::async(std::launch::async, [this] { return write_shards(); });
+}
+
+RankSave::~RankSave() {
+  if (!written_.valid()) return;
+  written_.wait();
+}
+
+std::vector<ManifestFile> RankSave::write_shards() const {
+  if (!fs::is_directory(temporary_)) {
+    throw CheckpointError(temporary_,
+                          ": rank 0 has made this folder, but it is not to be seen from here; the folder of the "
+                          "checkpoints has to be on a file system that all hosts share, under the same path");
+  }
+  const std::vector<StageShard>& shards = snapshot_.shards;
+  std::vector<std::vector<ManifestFile>> written(shards.size());
+  run_parallel(
+      shards.size(),
+      [&](std::size_t index) {
+        written[index] = write_shard(files_, temporary_, shards[index], snapshot_.num_stages, snapshot_.metadata);
+      },
+      options_.num_threads);
+  std::vector<ManifestFile> all;
+  for (const auto& shard : written) all.insert(all.end(), shard.begin(), shard.end());
+  return all;
+}
+
+bool RankSave::can_finish() const { return !pipeline_->ranks()->peers().has_failed(); }
+
+bool RankSave::is_ready() const { return written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
+
+bool RankSave::is_written() {
+  const auto look = [&] { return std::string(is_ready() ? "yes" : "no"); };
+  const std::vector<std::string> answers = agree(*pipeline_, "looking after a checkpoint", look);
+  return std::all_of(answers.begin(), answers.end(), [](const std::string& answer) { return answer == "yes"; });
+}
+
+SavedCheckpoint RankSave::finish() {
+  // They look together, so that a rank that writes for long is not taken for a dead one.
+  while (!is_written()) written_.wait_for(kLookAgain);
+  SavedCheckpoint saved;
+  try {
+    const std::vector<std::string> shards =
+        agree(*pipeline_, "ending a checkpoint", [&] { return to_text(written_.get()); });
+    const std::string told =
+        agree(*pipeline_, "putting a checkpoint in place", [&]() -> std::string {
+          if (!commits_) return "";
+          saved = commit(shards);
+          return Json({fs::path(saved.path).filename().string(), saved.bytes, saved.not_removed}).dump();
+        }).front();
+    const Json result = Json::parse(told);
+    saved.path = directory_of(temporary_) + "/" + result.at(0).get<std::string>();
+    saved.bytes = result.at(1);
+    saved.not_removed = result.at(2).get<std::vector<std::string>>();
+  } catch (...) {
+    if (commits_ && saved.path.empty()) discard_checkpoint(files_, temporary_);
+    throw;
+  }
+  return saved;
+}
+
+SavedCheckpoint RankSave::commit(const std::vector<std::string>& shards) const {
+  Manifest manifest = snapshot_.manifest;
+  for (const std::string& of_rank : shards) {
+    for (ManifestFile& file : parse_files(of_rank)) {
+      const std::string path = temporary_ + "/" + file.name;
+      std::error_code error;
+      if (fs::file_size(path, error) != static_cast<std::uintmax_t>(file.bytes) || error) {
+        throw CheckpointError(path,
+                              " was written by another rank, but is not to be seen by rank 0; the folder of the "
+                              "checkpoints has to be on a file system that all hosts share");
+      }
+      manifest.files.push_back(std::move(file));
+    }
+  }
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
+  manifest.files.push_back(write_index(files_, temporary_, manifest.files));
+  SavedCheckpoint saved;
+  saved.path = commit_checkpoint(files_, temporary_, manifest);
+  for (const ManifestFile& file : manifest.files) saved.bytes += file.bytes;
+  saved.not_removed = remove_old_checkpoints(files_, saved.path, options_.retention);
+  return saved;
+}
+
+std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files) {
+  if (pipeline.ranks() == nullptr) return files;
+  const World& world = pipeline.ranks()->peers().world();
+  std::vector<ManifestFile> share;
+  for (std::size_t file = static_cast<std::size_t>(world.rank); file < files.size();
+       file += static_cast<std::size_t>(world.size)) {
+    share.push_back(files[file]);
+  }
+  return share;
+}
+
+Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint) {
+  Manifest manifest;
+  const auto read = [&] {
+    manifest = read_manifest(checkpoint);
+    check_hashes(checkpoint, own_share(pipeline, manifest.files));
+    return std::string();
+  };
+  if (pipeline.ranks() == nullptr) {
+    read();
+  } else {
+    agree(pipeline, "checking a checkpoint", read);
+  }
+  return manifest;
+}
+
+std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
+  const bool decides = pipeline.ranks()->peers().world().rank == 0;
+  const std::string found =
+      agree(pipeline, "loading a checkpoint", [&]() -> std::string {
+        if (!decides) return "";
+        const std::string resolved = resolve_checkpoint(path);
+        return fs::exists(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string();
+      }).front();
+  const std::string checkpoint = found.empty() ? without_slashes(path) : without_slashes(path) + "/" + found;
+  const std::vector<std::string> seen = agree(pipeline, "looking for a checkpoint", [&] {
+    if (!fs::exists(checkpoint + "/" + kManifestName)) {
+      throw CheckpointError(checkpoint,
+                            ": rank 0 has found this checkpoint, but it is not to be seen from here; the folder has "
+                            "to be on a file system that all hosts share, under the same path");
+    }
+    return to_json(read_manifest(checkpoint));
+  });
+  for (std::size_t rank = 1; rank < seen.size(); ++rank) {
+    if (seen[rank] == seen.front()) continue;
+    throw CheckpointError(checkpoint, fmt::format(" is another checkpoint on rank {} than on rank 0; the folder has to "
+                                                  "be on a file system that all hosts share",
+                                                  rank));
+  }
+  return checkpoint;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,46 @@
+#include "gpipe/checkpoint/layer_names.h"
+
+#include <algorithm>
+
+#include "gpipe/execute/ranks.h"
+#include "gpipe/transport/c10d/peers.h"
+
+namespace gpipe {
+
+LayerNames::LayerNames(const PipelineImpl& pipeline) : pipeline_(pipeline) {
+  const std::vector<int>& layers_per_stage = pipeline.layers_per_stage();
+  num_stages_ = std::max(1, static_cast<int>(layers_per_stage.size()));
+  for (int stage = 0; stage < static_cast<int>(layers_per_stage.size()); ++stage) {
+    stage_of_layer_.insert(stage_of_layer_.end(), static_cast<std::size_t>(layers_per_stage[stage]), stage);
+  }
+  stage_of_layer_.resize(static_cast<std::size_t>(pipeline.num_layers()));
+  for (int layer = 0; layer < pipeline.num_layers(); ++layer) layers_[pipeline.layer_name(layer)] = layer;
+}
+
+int LayerNames::layer_of(const std::string& name) const {
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    const auto found = layers_.find(name.substr(0, dot));
+    if (found != layers_.end()) return found->second;
+  }
+  return -1;
+}
+
+int LayerNames::stage_of(const std::string& name) const {
+  const int layer = layer_of(name);
+  return layer < 0 ? 0 : stage_of_layer_[layer];
+}
+
+bool LayerNames::is_elsewhere(const std::string& name) const {
+  const int layer = layer_of(name);
+  return layer >= 0 && !pipeline_.runs_layer(layer);
+}
+
+bool LayerNames::saves_stage(int stage) const {
+  if (pipeline_.ranks() == nullptr) return true;
+  // Before there are stages, every rank has all layers.
+  if (pipeline_.layers_per_stage().empty()) return pipeline_.ranks()->peers().world().rank == 0;
+  const auto first = std::find(stage_of_layer_.begin(), stage_of_layer_.end(), stage);
+  return pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
+}
+
+}  // namespace gpipe

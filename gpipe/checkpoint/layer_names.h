@@ -1,0 +1,34 @@
+// Which layer, and so which stage and which rank, a weight belongs to, by its name.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+// REQUIRES: the pipeline outlives it, and its stages stay as they are.
+class LayerNames {
+ public:
+  explicit LayerNames(const PipelineImpl& pipeline);
+
+  // 1 before there are stages.
+  int num_stages() const { return num_stages_; }
+  // Of the layer that the name begins with; stage 0 if there is none.
+  int stage_of(const std::string& name) const;
+  // Whether another rank runs that layer.
+  bool is_elsewhere(const std::string& name) const;
+  // Whether this rank writes the stage's shard: one rank does.
+  bool saves_stage(int stage) const;
+
+ private:
+  int layer_of(const std::string& name) const;  // -1: none
+
+  const PipelineImpl& pipeline_;
+  std::map<std::string, int> layers_;
+  std::vector<int> stage_of_layer_;
+  int num_stages_ = 1;
+};
+
+}  // namespace gpipe
