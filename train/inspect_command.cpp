@@ -140,9 +140,11 @@ std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::for
 std::string describe_manifest(const Inspection& inspection) {
   const Manifest& manifest = *inspection.manifest;
   std::string text = fmt::format(
-      "step {}, seed {}, saved by gpipe {} with libtorch {}\n{} worker{}, {} micro-batches, {}; layers a stage: {}\n",
-      manifest.step, manifest.seed, manifest.gpipe_version, manifest.libtorch_version, manifest.layout.num_workers,
-      manifest.layout.num_workers == 1 ? "" : "s", manifest.layout.num_micro_batches, manifest.layout.schedule,
+      "step {}, seed {}, saved by gpipe {} with libtorch {}\n{}{} worker{}, {} micro-batches, {}; layers a stage: {}\n",
+      manifest.step, manifest.seed, manifest.gpipe_version, manifest.libtorch_version,
+      manifest.layout.num_replicas == 1 ? "" : fmt::format("{} replicas of ", manifest.layout.num_replicas),
+      manifest.layout.num_workers, manifest.layout.num_workers == 1 ? "" : "s", manifest.layout.num_micro_batches,
+      manifest.layout.schedule,
       manifest.layout.layers_per_stage.empty() ? "not chosen yet"
                                                : fmt::format("{}", fmt::join(manifest.layout.layers_per_stage, ", ")));
   if (!manifest.data_position.empty()) text += fmt::format("data position: {}\n", manifest.data_position);

@@ -86,6 +86,11 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
     resumed.notes += fmt::format("note: the learning rate follows {} from now on; it followed {}\n",
                                  learning_rate_.to_json(), state.learning_rate);
   }
+  const int num_replicas = pipeline->ranks() == nullptr ? 1 : pipeline->ranks()->num_replicas();
+  if (manifest.layout.num_replicas != num_replicas) {
+    resumed.notes += fmt::format("note: there were {} replicas, and now there are {}: the last bits will differ\n",
+                                 manifest.layout.num_replicas, num_replicas);
+  }
   if (manifest.layout.num_micro_batches != pipeline->options().num_micro_batches()) {
     resumed.notes += fmt::format("note: there were {} micro-batches, and now there are {}: the last bits will differ\n",
                                  manifest.layout.num_micro_batches, pipeline->options().num_micro_batches());

@@ -26,6 +26,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 TrainingLayout layout_of(const PipelineImpl& pipeline) {
   const PipelineOptions& options = pipeline.options();
   TrainingLayout layout;
+  if (pipeline.ranks() != nullptr) layout.num_replicas = pipeline.ranks()->num_replicas();
   layout.num_workers = options.num_stages();
   layout.num_micro_batches = options.num_micro_batches();
   layout.schedule = options.custom_schedule() ? "custom" : options.schedule();

@@ -96,8 +96,8 @@ std::vector<ManifestFile> parse_files(const std::string& text) {
   return files;
 }
 
-// The groups of all ranks as one. Throws InvalidArgument if they are not parts of the same training.
-std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank) {
+// The groups of all ranks of the first replica as one. Throws InvalidArgument if they are not parts of the same training.
+std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank, int num_stages) {
   const auto check = [](bool is_same, const char* what, std::size_t rank) {
     if (is_same) return;
     throw InvalidArgument(fmt::format(
@@ -116,6 +116,7 @@ std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank) {
     for (std::size_t group = 0; group < groups.size(); ++group) {
       const OptimizerGroup& more = other.groups[group];
       check(more.options == groups[group].options, "an option of the optimizer", rank);
+      if (rank >= static_cast<std::size_t>(num_stages)) continue;
       for (const std::string& name : more.parameters) {
         std::vector<std::string>& names = groups[group].parameters;
         // Before there are stages, every rank has all of them.
@@ -150,7 +151,7 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
   });
   std::vector<Manifest> of_rank;
   for (const std::string& manifest : manifests) of_rank.push_back(parse_manifest(manifest, "a rank's manifest"));
-  snapshot_.manifest.groups = merge_groups(of_rank);
+  snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->ranks()->peers().world().num_stages());
   const std::string made = agree(*pipeline_, "making a checkpoint's folder", [&]() -> std::string {
                              if (!commits_) return "";
                              temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);

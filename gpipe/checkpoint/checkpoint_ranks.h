@@ -17,7 +17,7 @@ namespace gpipe {
 //   rank 2   |                  | writes its shards |                         |
 //            ^ all agree        ^ all are told      ^ all have written        ^ all are told
 //
-// The folder is the same for all of them, on one host or on a file system that the hosts share. What goes wrong on one rank is an
+// Of replicas, which have the same, the first one writes. The folder is the same for all ranks, on one host or on a file system that the hosts share. What goes wrong on one rank is an
 // error on every rank, and the checkpoint is not made. The ranks talk on the caller's threads only, which make the same calls in
 // the same order; only files are written on others.
 

@@ -40,7 +40,8 @@ bool LayerNames::saves_stage(int stage) const {
   // Before there are stages, every rank has all layers.
   if (pipeline_.layers_per_stage().empty()) return pipeline_.ranks()->peers().world().rank == 0;
   const auto first = std::find(stage_of_layer_.begin(), stage_of_layer_.end(), stage);
-  return pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
+  return pipeline_.ranks()->own_replica() == 0 &&
+         pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
 }
 
 }  // namespace gpipe

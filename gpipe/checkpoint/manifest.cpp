@@ -50,7 +50,8 @@ nlohmann::ordered_json to_json(const OptimizerGroup& group) {
 }
 
 nlohmann::ordered_json to_json(const TrainingLayout& layout) {
-  return {{"workers", layout.num_workers},
+  return {{"replicas", layout.num_replicas},
+          {"workers", layout.num_workers},
           {"micro_batches", layout.num_micro_batches},
           {"schedule", layout.schedule},
           {"chunks_per_worker", layout.chunks_per_worker},
@@ -108,6 +109,7 @@ class ManifestReader {
 
   TrainingLayout layout(const nlohmann::json& object) const {
     TrainingLayout layout;
+    if (object.contains("replicas")) layout.num_replicas = small_number(object, "replicas");
     layout.num_workers = small_number(object, "workers");
     layout.num_micro_batches = small_number(object, "micro_batches");
     layout.schedule = json_.text(object, "schedule", "layout: ");

@@ -27,7 +27,8 @@ struct OptimizerGroup {
 
 // How the training ran that was saved. For people: nothing of it has to be the same when it is resumed.
 struct TrainingLayout {
-  int num_workers = 1;
+  int num_replicas = 1;
+  int num_workers = 1;  // of each
   int num_micro_batches = 1;
   std::string schedule;  // by name, or "custom"
   int chunks_per_worker = 0;

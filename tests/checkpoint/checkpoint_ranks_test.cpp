@@ -195,6 +195,48 @@ TEST_F(CheckpointRanksTest, HoldLayersThatFoundTheirRankLater) {
   }
 }
 
+TEST_F(CheckpointRanksTest, OfReplicasAreWrittenByTheFirstAndResumedByAll) {
+  const auto run_replicas = [](int num_stages, const std::function<void(std::shared_ptr<Peers>)>& work) {
+    const int port = free_port("127.0.0.1");
+    const auto errors = run_each(2 * num_stages, [&](int rank) {
+      World world = world_of(rank, 2 * num_stages, port);
+      world.num_replicas = 2;
+      work(std::make_shared<Peers>(world));
+    });
+    for (const std::exception_ptr& error : errors) EXPECT_EQ(text_of(error), "");
+  };
+  const auto setup_of = [](const std::shared_ptr<Peers>& peers) {
+    TrainingSetup setup{peers->world().num_stages(), "adam"};
+    setup.peers = peers;
+    return setup;
+  };
+  run_replicas(2, [&](const std::shared_ptr<Peers>& peers) {
+    Training training(setup_of(peers));
+    training.steps(2);
+    training.save(folder_ + "/two");
+    training.steps(2);
+    CheckpointWriter writer(folder_ + "/four");
+    writer.save(training.pipeline, *training.optimizer, training.state());
+    EXPECT_EQ(writer.copy_bytes() > 0, peers->world().replica() == 0);
+    writer.wait();
+  });
+  EXPECT_EQ(read_manifest(latest_checkpoint(folder_ + "/two")).layout.num_replicas, 2);
+  Training expected({1, "adam"});
+  expected.load(folder_ + "/four");
+  for (const int num_stages : {1, 2}) {
+    const std::string again = folder_ + "/again" + std::to_string(num_stages);
+    run_replicas(num_stages, [&](const std::shared_ptr<Peers>& peers) {
+      Training training(setup_of(peers));
+      EXPECT_EQ(training.load(folder_ + "/two").step, 2);
+      training.steps(2);
+      training.save(again);
+    });
+    Training resumed({1, "adam"});
+    resumed.load(again);
+    expect_same(resumed, expected, again);
+  }
+}
+
 TEST_F(CheckpointRanksTest, OfTheWriterExistOnceAPollHasSeenThatAllAreWritten) {
   run_on_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
     Training training(setup(peers));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpipe/gpipe.h"
+#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 
@@ -28,14 +29,17 @@ struct TrainingSetup {
 class Training {
  public:
   explicit Training(const TrainingSetup& setup)
-      : pipeline(make_pipeline(setup)), optimizer(make_optimizer(*pipeline, setup.optimizer)) {}
+      : pipeline(make_pipeline(setup)), optimizer(make_optimizer(*pipeline, setup.optimizer)) {
+    if (setup.peers != nullptr) world = setup.peers->world();
+  }
 
   at::Tensor step() {
     for (auto& group : optimizer->param_groups()) group.options().set_lr(group.options().get_lr() * 0.9);
     const at::Tensor input = at::arange(16 * 5).view({16, 5}).to(at::kFloat).mul(0.37 + 0.1 * num_steps).sin();
     const at::Tensor target = input.slice(1, 0, 3).contiguous();
     optimizer->zero_grad();
-    const at::Tensor loss = pipeline->train_step(input, target, torch::nn::MSELoss()).loss;
+    const at::Tensor loss =
+        pipeline->train_step(replica_share(input, world), replica_share(target, world), torch::nn::MSELoss()).loss;
     optimizer->step();
     ++num_steps;
     return loss;
@@ -82,6 +86,7 @@ class Training {
   Pipeline pipeline;
   std::unique_ptr<torch::optim::Optimizer> optimizer;
   std::int64_t num_steps = 0;
+  World world;
 
  private:
   static Pipeline make_pipeline(const TrainingSetup& setup) {
