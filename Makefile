@@ -2,8 +2,10 @@
 #
 #   make test JOBS=1        fewer compilers at a time (default: one per core)
 #   make test DEPS=no       install nothing, use what is there
+#   make test UNITY=OFF     compile every file by itself: better for who changes the sources; only before the first build
 
 DEPS := yes
+UNITY := ON
 FUZZ_SECONDS := 60
 JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 
@@ -78,7 +80,7 @@ clean: ## remove everything that was built
 
 # Configured once; after that, building notices by itself when a CMakeLists.txt has changed.
 build/build.ninja: | core-deps data-deps torch-deps
-	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release
+	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGPIPE_UNITY=$(UNITY)
 
 build/sanitize/build.ninja: | core-deps data-deps
 	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \

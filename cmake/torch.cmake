@@ -88,6 +88,17 @@ set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPEND
 target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
 # One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
 target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
+function(gpipe_reuse_torch_header target)
+  target_precompile_headers(${target} REUSE_FROM gpipe_torch)
+  target_compile_options(${target} PRIVATE -fPIC)  # as the precompiled header was made
+endfunction()
+# What is left, seven seconds a file, are templates of libtorch that every file instantiates again: files that are compiled
+# together share that.
+option(GPIPE_UNITY "compile the libraries on libtorch eight files at a time: a whole build is faster, a small change is slower" OFF)
+function(gpipe_compile_together target)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ${GPIPE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
+endfunction()
+gpipe_compile_together(gpipe_torch)
 # The plain target: what Torch's own variable adds leaks absolute paths.
 target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE OpenSSL::Crypto gloo fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:gpipe_warnings>)
 # See the file there.

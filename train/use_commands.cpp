@@ -41,13 +41,13 @@ Pipeline load_pipeline(const ModelFile& file, const LayerChain& chain) {
   return pipeline;
 }
 
-struct TranslateCommand {
+struct TranslateTextCommand {
   std::string weights;
   std::int64_t beam_size = 4;
   double length_penalty = 0.6;
 };
 
-int translate(const TranslateCommand& command) {
+int translate(const TranslateTextCommand& command) {
   const ModelFile file(command.weights);
   file.require_task("translate", "translate");
   const data::Vocabulary vocabulary = file.vocabulary();
@@ -90,7 +90,7 @@ std::string parse_text(std::string_view word) { return std::string(word); }
 }  // namespace
 
 void add_translate_command(CLI::App& app, cli::Run& chosen) {
-  auto options = std::make_shared<TranslateCommand>();
+  auto options = std::make_shared<TranslateTextCommand>();
   CLI::App& command = *app.add_subcommand("translate");
   add_weights(command, options->weights);
   add_value(command, "--beam", options->beam_size, parse_count, "Hypotheses that are followed [4]")->type_name("N");

@@ -70,7 +70,7 @@ __attribute__((no_sanitize("address", "thread"))) bool has_header(void* data) {
   return !starts_a_page(data) && *mark_place(data) == mark(data);
 }
 
-thread_local const std::shared_ptr<MemoryAccount>* innermost = nullptr;
+thread_local const std::shared_ptr<MemoryAccount>* innermost_account = nullptr;
 
 }  // namespace
 
@@ -130,7 +130,7 @@ c10::DataPtr AccountingAllocator::allocate(std::size_t bytes) GPIPE_CONST_BEFORE
   // More than any allocator has, such as a negative number: let the inner one say so.
   if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - kExtraBytes) return inner_->allocate(bytes);
 
-  MemoryAccount* const account = innermost != nullptr ? innermost->get() : nullptr;
+  MemoryAccount* const account = innermost_account != nullptr ? innermost_account->get() : nullptr;
   const auto booked = static_cast<std::int64_t>(bytes);
   const std::int64_t live = account != nullptr ? account->reserve(booked) : 0;
   c10::DataPtr block;
@@ -145,7 +145,7 @@ c10::DataPtr AccountingAllocator::allocate(std::size_t bytes) GPIPE_CONST_BEFORE
   char* data = static_cast<char*>(block.get()) + kHeaderBytes;
   if (starts_a_page(data)) data += kHeaderBytes;
   auto* const made = new (data - kHeaderBytes) Header;
-  if (account != nullptr) made->owner = *innermost;
+  if (account != nullptr) made->owner = *innermost_account;
   made->bytes = booked;
   made->inner_deleter = block.get_deleter();
   made->inner_context = block.release_context();
@@ -172,9 +172,9 @@ c10::DataPtr AccountingAllocator::allocate_meta(std::size_t bytes) {
   if (bytes == 0) return {nullptr, nullptr, &deallocate_meta, meta};
   auto made = std::make_unique<Header>();
   made->bytes = static_cast<std::int64_t>(bytes);
-  if (innermost != nullptr && *innermost != nullptr) {
-    (*innermost)->raise_peak((*innermost)->reserve(made->bytes));
-    made->owner = *innermost;
+  if (innermost_account != nullptr && *innermost_account != nullptr) {
+    (*innermost_account)->raise_peak((*innermost_account)->reserve(made->bytes));
+    made->owner = *innermost_account;
   }
   made->written.store(true, std::memory_order_release);
   return {nullptr, made.release(), &deallocate_meta, meta};
@@ -248,11 +248,12 @@ void MemoryAccount::reset_peak() {
   raise_peak(live_bytes_);
 }
 
-MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account) : account_(std::move(account)), outer_(innermost) {
-  innermost = &account_;
+MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account)
+    : account_(std::move(account)), outer_(innermost_account) {
+  innermost_account = &account_;
 }
 
-MemoryScope::~MemoryScope() { innermost = outer_; }
+MemoryScope::~MemoryScope() { innermost_account = outer_; }
 
 void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to) {
   detail::AccountingAllocator::transfer(tensor, to);

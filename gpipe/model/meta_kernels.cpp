@@ -168,7 +168,7 @@ void add(torch::Library& library, const std::string& name, Kernel* kernel) {
 }
 
 // For good: see Note [Random streams].
-void register_kernels() {
+void register_meta_kernels() {
   static auto* kernels = new torch::Library(torch::Library::IMPL, "aten", c10::DispatchKey::Meta, __FILE__, __LINE__);
   add(*kernels, "relu", &relu);
   add(*kernels, "relu_", &relu_in_place);
@@ -190,7 +190,7 @@ void register_kernels() {
 
 void use_meta_kernels() {
   static std::once_flag once;
-  std::call_once(once, register_kernels);
+  std::call_once(once, register_meta_kernels);
 }
 
 }  // namespace gpipe

@@ -20,7 +20,7 @@ void fill_or_not(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch:
 }
 
 // Operations that draw have their kernels already: see Note [Random streams]. These fill without drawing.
-void register_kernels() {
+void register_no_init_kernels() {
   static auto* kernels = new torch::Library(torch::Library::IMPL, "aten", detail::kHookKey, __FILE__, __LINE__);
   for (const char* name : {"fill_.Scalar", "fill_.Tensor", "zero_"}) {
     kernels->impl(name, torch::CppFunction::makeFromBoxedFunction<&fill_or_not>());
@@ -29,7 +29,7 @@ void register_kernels() {
 
 c10::DispatchKeySet registered_key() {
   static std::once_flag once;
-  std::call_once(once, register_kernels);
+  std::call_once(once, register_no_init_kernels);
   return detail::hook_key();
 }
 
