@@ -104,7 +104,10 @@ class Trainer {
     progress_.clear();
     save();  // before the last evaluation, which may take long
     save_last_checkpoint();
-    if (result_.ending == Ending::kDone) evaluate(/*is_last=*/true);
+    if (result_.ending == Ending::kDone) {
+      progress_.print(fmt::format("step {}: evaluating", result_.num_steps));
+      evaluate(/*is_last=*/true);
+    }
     return std::move(result_);
   }
 
