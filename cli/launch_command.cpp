@@ -23,6 +23,8 @@ struct LaunchCommand {
   std::vector<std::string> program;
   JobOptions job;
   double grace_seconds = 10;
+  int max_restarts = 0;
+  std::optional<int> min_ranks;
   bool no_prefix = false;
 };
 
@@ -65,11 +67,15 @@ std::vector<std::string> parse_hosts(std::string_view words) {
 
 std::string describe_signal(int signal) { return fmt::format("signal {} ({})", signal, strsignal(signal)); }
 
+std::string describe_failure(const RankFailure& failure) {
+  return fmt::format("rank {} (pid {}) {}", failure.rank, failure.pid,
+                     failure.signal != 0 ? fmt::format("was killed by {}", describe_signal(failure.signal))
+                                         : fmt::format("ended with exit code {}", failure.exit_code));
+}
+
 void print_failure(const LaunchResult& result, bool has_others) {
   const RankFailure& failure = *result.failure;
-  std::string message = fmt::format("rank {} (pid {}) ", failure.rank, failure.pid);
-  message += failure.signal != 0 ? fmt::format("was killed by {}", describe_signal(failure.signal))
-                                 : fmt::format("ended with exit code {}", failure.exit_code);
+  std::string message = describe_failure(failure);
   if (result.interrupted_by != 0) {
     print_error(fmt::format("{} was passed on to the ranks; {}", describe_signal(result.interrupted_by), message));
     return;
@@ -88,11 +94,44 @@ void check_program(const LaunchCommand& command) {
   if (command.program.front().empty()) throw UsageError("'' is not the name of a program", example);
 }
 
+void check_restarts(const LaunchCommand& command) {
+  if (!command.min_ranks) return;
+  if (command.max_restarts == 0) {
+    throw UsageError("--min-ranks means nothing without --max-restarts", "add --max-restarts R, or leave it out");
+  }
+  if (*command.min_ranks > *command.job.num_ranks) {
+    throw UsageError(fmt::format("--min-ranks {} is more than -n {}", *command.min_ranks, *command.job.num_ranks),
+                     "a job is started again with as many ranks, or with fewer");
+  }
+  if (!command.job.hosts.empty() || command.job.num_replicas) {
+    throw UsageError("--min-ranks cannot be used with --hosts or --replicas: their number of ranks stays",
+                     "leave it out");
+  }
+}
+
+void add_restarts(const LaunchCommand& command, LaunchOptions& options) {
+  options.max_restarts = command.max_restarts;
+  const bool may_be_fewer = command.job.hosts.empty() && !command.job.num_replicas;
+  options.min_ranks = may_be_fewer ? command.min_ranks.value_or(1) : *command.job.num_ranks;
+  options.renew = [&command](int num_ranks) {
+    JobOptions job = command.job;
+    job.num_ranks = num_ranks;
+    return make_job(job);
+  };
+  options.on_restart = [&command](const LaunchResult& failed, int restart, int num_ranks) {
+    print_error(describe_failure(*failed.failure),
+                fmt::format("restart {} of {}, with {} rank{}", restart, command.max_restarts, num_ranks,
+                            num_ranks == 1 ? "" : "s"));
+  };
+}
+
 int run_launch(const LaunchCommand& command) {
   LaunchOptions options;
   check_program(command);
+  check_restarts(command);
   options.job = make_job(command.job);
   options.program = command.program;
+  add_restarts(command, options);
   options.supervise.grace_seconds = command.grace_seconds;
   options.supervise.prefix = !command.no_prefix;
   options.supervise.colour_out = shows_colour(Colour::kAuto, STDOUT_FILENO);
@@ -124,6 +163,16 @@ void add_rank_options(CLI::App& app, LaunchCommand& command) {
   add_value(app, "--timeout", command.job.timeout_seconds, parse_timeout,
             "For a rank to wait for another (GPIPE_TIMEOUT) [60]")
       ->type_name("S")
+      ->group(ranks);
+  add_value(
+      app, "--max-restarts", command.max_restarts, parse_index,
+      "Start the job again after a failure, so many times; 'gpipe train --checkpoint-dir' goes on from its latest "
+      "checkpoint [0]")
+      ->type_name("R")
+      ->group(ranks);
+  add_value(app, "--min-ranks", command.min_ranks, parse_count,
+            "With fewer ranks, but not fewer than these, if one cannot come back [1]")
+      ->type_name("N")
       ->group(ranks);
   app.add_flag("--no-prefix", command.no_prefix, "Print lines without '[RANK] ' in front")->group(ranks);
 }
@@ -170,6 +219,7 @@ void add_launch_command(CLI::App& app, std::vector<std::string> program, Run& ch
        "that of the command. 127: no such program, 126: not executable, 125: no rank could be started.",
        "  gpipe launch -n 4 -- ./train --epochs 3\n"
        "  gpipe launch -n 4 --replicas 2 -- ./train\n"
+       "  gpipe launch -n 4 --max-restarts 3 -- gpipe train lm --checkpoint-dir run --checkpoint-every 100\n"
        "  gpipe launch -n 4 --hosts a,b --secret-file ~/.gpipe-secret -- ./train"});
   sub.callback([&sub, &chosen, command] {
     const std::vector<std::string> rest = sub.remaining();

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "gpipe/error.h"
+#include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/plan.h"

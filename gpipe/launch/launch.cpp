@@ -13,6 +13,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/launch/guard.h"
+#include "gpipe/launch/restart.h"
 #include "gpipe/launch/signal_queue.h"
 #include "gpipe/launch/spawn.h"
 #include "gpipe/launch/world.h"
@@ -85,24 +86,42 @@ void kill_started(const std::vector<RankProcess>& ranks) {
   for (const RankProcess& rank : ranks) waitpid(rank.pid, nullptr, 0);
 }
 
-std::vector<RankProcess> start(const LaunchOptions& options, const SignalQueue& signals, const Guard& guard) {
+std::vector<RankProcess> start(const Job& job, const std::vector<std::string>& program, const SignalQueue& signals,
+                               const Guard& guard) {
   const std::vector<std::string> inherited = own_environment();
-  check_world(rank_environment(options.job, 0, inherited));
+  check_world(rank_environment(job, 0, inherited));
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<RankProcess> ranks;
   try {
-    for (int local_rank = 0; local_rank < options.job.num_local_ranks; ++local_rank) {
-      const int rank = options.job.first_rank + local_rank;
+    for (int local_rank = 0; local_rank < job.num_local_ranks; ++local_rank) {
+      const int rank = job.first_rank + local_rank;
       const bool reads = rank == 0 && isatty(STDIN_FILENO) == 0;
-      ranks.push_back(spawn({rank, options.program, rank_environment(options.job, local_rank, inherited),
-                             reads ? STDIN_FILENO : nothing.get()},
-                            signals, guard));
+      ranks.push_back(
+          spawn({rank, program, rank_environment(job, local_rank, inherited), reads ? STDIN_FILENO : nothing.get()},
+                signals, guard));
     }
   } catch (...) {
     kill_started(ranks);
     throw;
   }
   return ranks;
+}
+
+// With fewer ranks than the job has, if it is a restart and the system has no room for all.
+std::vector<RankProcess> start_again(const LaunchOptions& options, Job& job, const SignalQueue& signals,
+                                     const Guard& guard) {
+  while (true) {
+    try {
+      return start(job, options.program, signals, guard);
+    } catch (const LaunchError& error) {
+      const bool may_be_fewer = job.restart > 0 && job.num_ranks > options.min_ranks;
+      if (error.exit_code() != LaunchError::kNotStarted || !may_be_fewer) throw;
+    }
+    Job smaller = options.renew(job.num_ranks - 1);
+    smaller.restart = job.restart;
+    smaller.met_file = job.met_file;
+    job = smaller;
+  }
 }
 
 }  // namespace
@@ -112,7 +131,23 @@ LaunchResult launch(const LaunchOptions& options) {
   const SignalQueue signals;
   const Orphans orphans;  // the last to go but one: the guard ends before it looks
   Guard guard;
-  return supervise(start(options, signals, guard), signals, guard, options.supervise);
+  if (options.max_restarts == 0) {
+    return supervise(start(options.job, options.program, signals, guard), signals, guard, options.supervise);
+  }
+  MeetingFile meeting;
+  Job job = options.job;
+  bool have_met = false;
+  for (int restart = 0;; ++restart) {
+    job.restart = restart;
+    job.met_file = meeting.path();
+    LaunchResult result = supervise(start_again(options, job, signals, guard), signals, guard, options.supervise);
+    if (!result.failure || result.interrupted_by != 0 || restart == options.max_restarts) return result;
+    const bool meet_now = meeting.take();
+    const bool is_short_of_one = have_met && !meet_now && job.num_ranks > options.min_ranks;
+    have_met |= meet_now;
+    job = options.renew(job.num_ranks - (is_short_of_one ? 1 : 0));
+    if (options.on_restart) options.on_restart(result, restart + 1, job.num_ranks);
+  }
 }
 
 }  // namespace gpipe

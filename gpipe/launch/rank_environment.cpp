@@ -21,6 +21,8 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, const 
       {"GPIPE_MASTER_ADDR", job.master_address},
       {"GPIPE_MASTER_PORT", port},
       {"GPIPE_SECRET", job.secret},
+      {"GPIPE_RESTART", std::to_string(job.restart)},
+      {"GPIPE_MET_FILE", job.met_file},
       // For programs that know torchrun only.
       {"RANK", rank},
       {"WORLD_SIZE", size},

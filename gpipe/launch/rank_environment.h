@@ -19,6 +19,8 @@ struct Job {
   std::string network_interface;  // empty: none is named
   std::string secret;
   std::optional<double> timeout_seconds;
+  int restart = 0;       // how often it was started before
+  std::string met_file;  // for report_meeting; empty: nobody wants to know
 };
 
 // `inherited` ("NAME=value") with the variables of `gpipe launch` and torchrun set for that rank.

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/launch/network.h"
+#include "gpipe/launch/restart.h"
 #include "gpipe/transport/c10d/handshake.h"
 #include "gpipe/transport/c10d/sigpipe_scope.h"
 
@@ -35,7 +36,9 @@ void check_secret(const World& world, const std::string& address) {
 }  // namespace
 
 Peers::Peers(World world) : world_(std::move(world)), hosts_(static_cast<std::size_t>(world_.size)) {
-  if (world_.size > 1) connect();
+  if (world_.size == 1) return;
+  connect();
+  if (world_.rank == 0) report_meeting();
 }
 
 Peers::~Peers() = default;

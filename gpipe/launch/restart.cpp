@@ -1,0 +1,52 @@
+#include "gpipe/launch/restart.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <string_view>
+
+#include "gpipe/error.h"
+
+namespace gpipe {
+
+int restart_number() {
+  constexpr const char* kVariable = "GPIPE_RESTART";
+  const char* const value = std::getenv(kVariable);
+  if (value == nullptr || *value == '\0') return 0;
+  const std::string_view text(value);
+  int number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error == std::errc() && end == text.data() + text.size() && number >= 0) return number;
+  throw EnvironmentError(
+      fmt::format("{} is '{}', which is not a number from 0 on; unset it, or let the launcher set it", kVariable, text),
+      kVariable);
+}
+
+void report_meeting() {
+  const char* const path = std::getenv("GPIPE_MET_FILE");
+  if (path == nullptr || *path == '\0') return;
+  const int file = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
+  if (file >= 0) close(file);  // else the launcher takes it that they have not met
+}
+
+MeetingFile::MeetingFile() : folder_(std::filesystem::temp_directory_path() / "gpipe-launch-XXXXXX") {
+  if (mkdtemp(folder_.data()) != nullptr) return;
+  throw LaunchError(fmt::format("cannot make a folder for restarts, {}: {}; TMPDIR names another place", folder_,
+                                std::strerror(errno)),
+                    LaunchError::kNotStarted);
+}
+
+MeetingFile::~MeetingFile() {
+  take();
+  rmdir(folder_.c_str());
+}
+
+bool MeetingFile::take() { return unlink(path().c_str()) == 0; }
+
+}  // namespace gpipe
