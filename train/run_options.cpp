@@ -10,6 +10,8 @@
 #include "cli/option.h"
 #include "cli/output_file.h"
 #include "cli/quantity.h"
+#include "gpipe/launch/restart.h"
+#include "gpipe/launch/world.h"
 #include "gpipe/schedule/registry.h"
 #include "train/option_group.h"
 #include "train/run_checkpoints.h"
@@ -31,11 +33,14 @@ bool parse_precision(std::string_view word) { return cli::parse_choice(word, {"f
 
 std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(words, parse_count); }
 
+int parse_stages(std::string_view word) { return word == "auto" ? 0 : parse_count(word); }
+
 void add_pipeline_options(CLI::App& command, RunOptions& options) {
   const OptionGroup group{command, "Pipeline"};
   CLI::Option* const stages =
-      group.add("K", "--stages", options.num_stages, parse_count,
-                fmt::format("Workers, one thread each, or one process each under a launcher [{}]", options.num_stages));
+      group.add("K", "--stages", options.num_stages, parse_stages,
+                "Workers, one thread each, or one process each under a launcher; auto: as many as there are processes, "
+                "or 2 threads [auto]");
   CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
                                                fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
   CLI::Option* const schedule = group.add("NAME", "--schedule", options.schedule, parse_schedule,
@@ -164,6 +169,16 @@ void add_run_options(CLI::App& command, RunOptions& options) {
   add_optimizer_options(command, options.trainer);
   add_file_options(command, options.trainer);
   add_checkpoint_options(command, options.trainer);
+}
+
+void take_from_launcher(RunOptions& options) {
+  constexpr int kThreads = 2;
+  const World world = read_world();
+  if (options.num_stages == 0) options.num_stages = world.size > 1 ? world.num_stages() : kThreads;
+  if (restart_number() == 0) return;
+  TrainerOptions& trainer = options.trainer;
+  trainer.resume = !trainer.checkpoint_dir.empty();
+  trainer.force = true;  // the files are those of the start before
 }
 
 void read_plan(RunOptions& options) {

@@ -14,7 +14,7 @@
 namespace gpipe::train {
 
 struct RunOptions {
-  int num_stages = 2;
+  int num_stages = 0;  // 0: as many as there are processes, and 2 without a launcher
   int num_micro_batches = 8;
   std::string schedule = "1f1b";
   int chunks = 0;
@@ -31,6 +31,10 @@ struct RunOptions {
 // A number from 0 on; one below 1. Throw InvalidArgument.
 double parse_number(std::string_view word);
 double parse_fraction(std::string_view word);
+
+// What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart, which goes on
+// with what the start before has left. To be called first. Throws EnvironmentError.
+void take_from_launcher(RunOptions& options);
 
 // Values that are in `options` already are the defaults of the task, and the help shows them.
 void add_run_options(CLI::App& command, RunOptions& options);

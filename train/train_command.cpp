@@ -97,6 +97,7 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
                           "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"});
   command.callback([&chosen, options] {
     chosen = [options] {
+      take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
@@ -149,6 +150,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
                           "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""});
   command.callback([&chosen, options] {
     chosen = [options] {
+      take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
@@ -197,6 +199,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
                  "  echo 'Wählen Sie eine Datei.' | gpipe translate --weights t.safetensors"});
   command.callback([&chosen, options] {
     chosen = [options] {
+      take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;

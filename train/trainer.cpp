@@ -116,7 +116,8 @@ class Trainer {
 
   // True if there is a checkpoint to go on from.
   bool resume() {
-    if (!options_.resume || !checkpoints_) return false;
+    // After a restart not all hosts' ranks need to know of it.
+    if (!checkpoints_ || !any_rank(pipeline_, options_.resume)) return false;
     const auto resumed = checkpoints_->resume(pipeline_, *optimizer_);
     if (!resumed) {
       if (reports()) cli::print(fmt::format("no checkpoint in {}: from the beginning\n", options_.checkpoint_dir));
