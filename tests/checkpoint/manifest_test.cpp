@@ -30,7 +30,7 @@ Manifest sample() {
   manifest.data_position = R"({"epoch": 1, "batch": 2})";
   manifest.learning_rate = "cosine";
   manifest.notes = {{"who", "\u00e9 \"quoted\""}};
-  manifest.layout = {2, 8, "1f1b", 0, {3, 4}, {"never", "always"}, {}};
+  manifest.layout = {1, 2, 8, "1f1b", 0, {3, 4}, {"never", "always"}, {}};
   manifest.gpipe_version = library_version();
   manifest.libtorch_version = "1.13.1";
   manifest.optimizer = "Adam";
