@@ -12,7 +12,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -64,6 +64,10 @@ fuzz: build/fuzz/build.ninja ## fuzz the parsers for FUZZ_SECONDS (default: 60),
 fuzz-checkpoints: build/sanitize/build.ninja ## read a million damaged safetensors files and manifests, under the address sanitizer
 	@cmake --build build/sanitize --parallel $(JOBS) --target core_tests
 	@GPIPE_FUZZ_FILES=1000000 build/sanitize/bin/core_tests --gtest_filter='*Mutated*'
+
+soak-checkpoints: build/build.ninja ## kill a training a hundred times with SIGKILL, and compare its weights with those of one that was left alone
+	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
+	@scripts/soak-checkpoints
 
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
