@@ -219,7 +219,7 @@ void add_launch_command(CLI::App& app, std::vector<std::string> program, Run& ch
        "that of the command. 127: no such program, 126: not executable, 125: no rank could be started.",
        "  gpipe launch -n 4 -- ./train --epochs 3\n"
        "  gpipe launch -n 4 --replicas 2 -- ./train\n"
-       "  gpipe launch -n 4 --max-restarts 3 -- gpipe train lm --checkpoint-dir run --checkpoint-every 100\n"
+       "  gpipe launch -n 4 --max-restarts 3 -- gpipe train lm --checkpoint-dir run\n"
        "  gpipe launch -n 4 --hosts a,b --secret-file ~/.gpipe-secret -- ./train"});
   sub.callback([&sub, &chosen, command] {
     const std::vector<std::string> rest = sub.remaining();

@@ -73,6 +73,10 @@ int main(int argc, char** argv) {
     return refuse(error);
   } catch (const gpipe::OutOfMemoryError& error) {
     return refuse(error);
+  } catch (const gpipe::PeerError& error) {
+    return refuse(error);
+  } catch (const gpipe::FingerprintError& error) {
+    return refuse(error);
   } catch (const gpipe::ActionError& error) {
     return refuse_torch(error.what());
   } catch (const c10::Error& error) {

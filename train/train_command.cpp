@@ -101,15 +101,16 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
-      if (options->task.batch_size < 2 * options->run.num_micro_batches) {
+      const int num_micro_batches = options->run.num_micro_batches * read_world().num_replicas;  // of all replicas
+      if (options->task.batch_size < 2 * num_micro_batches) {
         throw cli::UsageError(
             fmt::format("--batch-size {} makes micro-batches of one image for --micro-batches {}",
-                        options->task.batch_size, options->run.num_micro_batches),
+                        options->task.batch_size, num_micro_batches),
             "batch norm needs at least two images each: raise --batch-size, or lower --micro-batches");
       }
-      if (options->task.num_training != 0 && options->task.num_training < 2 * options->run.num_micro_batches) {
+      if (options->task.num_training != 0 && options->task.num_training < 2 * num_micro_batches) {
         throw cli::UsageError(fmt::format("--samples {} makes micro-batches of one image for --micro-batches {}",
-                                          options->task.num_training, options->run.num_micro_batches),
+                                          options->task.num_training, num_micro_batches),
                               "batch norm needs at least two images each: raise --samples, or lower --micro-batches");
       }
       ImageTask image(options->task, /*only_test=*/false);
@@ -203,7 +204,8 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
-      options->task.size_multiple = options->run.num_micro_batches;
+      options->task.size_multiple = options->run.num_micro_batches * read_world().num_replicas;
+      options->task.drop_last = read_world().num_replicas > 1;  // what is left over may not be enough for all
       TranslateTask translation(options->task, vocabulary_of(options->run.trainer));
       return train(options->run, translation);
     };

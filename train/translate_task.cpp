@@ -102,6 +102,7 @@ TranslateTask::TranslateTask(const TranslateTaskOptions& options, std::optional<
   data::BatchOptions batching;
   batching.seed = options_.seed;
   batching.size_multiple = options_.size_multiple;
+  batching.drop_last = options_.drop_last;
   batches_.emplace(std::move(lengths), data::TokenBudget{options_.max_tokens, 0}, batching);
 }
 

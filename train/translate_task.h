@@ -22,6 +22,7 @@ struct TranslateTaskOptions {
   std::int64_t max_length = 100;   // tokens; longer pairs are not trained on
   std::int64_t max_tokens = 4096;  // in a batch, on the longer side, with padding
   std::int64_t size_multiple = 1;  // of the sentences in a batch
+  bool drop_last = false;          // what is left over at the end of an epoch
   std::int64_t num_training = 0;   // pairs a language; 0: all
   std::int64_t num_test = 0;       // sentences a language that are translated for BLEU; 0: all
   double dropout = 0.1;

@@ -49,7 +49,7 @@ bool any_rank(const Pipeline& pipeline, bool value) {
 }
 
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {
-  return pipeline->ranks() == nullptr ? text : pipeline->ranks()->exchange().broadcast(0, text);
+  return pipeline->ranks() == nullptr ? text : pipeline->ranks()->exchange().gather(text).front();
 }
 
 NamedTensors gather_weights(const Pipeline& pipeline) {

@@ -2,6 +2,9 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
+
+#include "gpipe/error.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
@@ -12,6 +15,10 @@ void append(LossParts& parts, const LossParts& more) {
     return;
   }
   if (!more.losses.defined()) return;
+  const auto same_name = [](const auto& a, const auto& b) { return a.first == b.first; };
+  if (!std::equal(parts.metrics.begin(), parts.metrics.end(), more.metrics.begin(), more.metrics.end(), same_name)) {
+    throw InvalidArgument("the loss reports other values on one replica than on another; report the same on all");
+  }
   parts.losses = at::cat({parts.losses, more.losses});
   for (auto& [name, metric] : parts.metrics) {
     metric.parts = at::cat({metric.parts, more.metrics.at(name).parts});

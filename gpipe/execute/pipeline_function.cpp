@@ -147,12 +147,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     Tensors whole;
     std::size_t next = 0;
     for (const bool defined : holder->defined) whole.push_back(defined ? std::move(grads[next++]) : at::Tensor());
-    if (step->last() != nullptr) {
-      for (at::Tensor& grad : whole) {
-        if (grad.defined() && step->weight() != 1) grad = grad * step->weight();
-      }
-      step->last()->set_output_grads(split(whole, holder->rows));
-    }
+    if (step->last() != nullptr) step->last()->set_output_grads(split(whole, holder->rows));
     run(*step, Phase::kBackward);
     Tensors grads_of_inputs = step->input_grads();
     Tensors result(5);  // of the phony, the pipeline, the batch, the positions and the flags

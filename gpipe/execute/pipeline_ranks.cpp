@@ -14,6 +14,23 @@
 #include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
+namespace {
+
+// Of two ranks that run the same stages.
+void check_same_tensors(const Fingerprint& one, int rank, const Fingerprint& other, int other_rank) {
+  const auto [a, b] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
+  if (a == one.end() && b == other.end()) return;
+  const auto text = [](auto at, auto end) {
+    return at == end ? std::string("missing") : fmt::format("\"{}\" {}", at->first, at->second);
+  };
+  throw FingerprintError(
+      fmt::format("the ranks have different models: {} on rank {}, but {} on rank {}; build the same on all",
+                  text(a, one.end()), rank, text(b, other.end()), other_rank),
+      a == one.end() ? b->first : a->first, other_rank);
+}
+
+}  // namespace
+
 Fingerprint PipelineImpl::fingerprint(const LayerChain& chain) const {
   Fingerprint entries;
   const auto add = [&](const std::string& name, const auto& value) {
@@ -33,6 +50,7 @@ Fingerprint PipelineImpl::fingerprint(const LayerChain& chain) const {
   add("threads_per_stage", options_.threads_per_stage());
   add("loss_reduction", options_.loss_reduction() == LossReduction::kMean ? "mean" : "sum");
   add("replicated_inputs", fmt::format("{}", fmt::join(options_.replicated_inputs(), ", ")));
+  add("check_loss", options_.check_loss());
   add("measure_memory", options_.measure_memory());
   add("memory_limit_bytes", options_.memory_limit_bytes());
   for (int layer = 0; layer < chain.size(); ++layer) add(fmt::format("layer {}", layer), chain.name(layer));
@@ -107,9 +125,28 @@ std::vector<ReducedParameter> PipelineImpl::reduced_parameters() const {
 
 void PipelineImpl::copy_first_replica() {
   if (reducer_ == nullptr) return;
-  Tensors values = parameters();
-  for (const at::Tensor& buffer : buffers()) values.push_back(buffer);
-  together([&] { ranks_->replicas()->copy_first(values); });
+  Tensors values;
+  Fingerprint own;
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      values.push_back(item.value());
+      own.emplace_back(item.key(), fmt::format("[{}] of {}", fmt::join(item.value().sizes(), ", "),
+                                               c10::toString(item.value().scalar_type())));
+    }
+  };
+  add(named_parameters());
+  add(named_buffers());
+  together([&] {
+    Replicas& replicas = *ranks_->replicas();
+    const std::vector<Tensors> of_replica = replicas.gather({to_tensor(encode(own))});
+    for (int replica = 1; replica < replicas.size(); ++replica) {
+      check_same_tensors(decode_fingerprint(to_text(of_replica[0].at(0))),
+                         ranks_->rank_of_worker(ranks_->own_worker(), 0),
+                         decode_fingerprint(to_text(of_replica[replica].at(0))),
+                         ranks_->rank_of_worker(ranks_->own_worker(), replica));
+    }
+    replicas.copy_first(values);
+  });
 }
 
 ReadyBatch PipelineImpl::ready(StepCall call, const Tensors& inputs, const Tensors* targets,

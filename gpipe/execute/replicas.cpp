@@ -2,8 +2,11 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <utility>
+
+#include "gpipe/error.h"
 
 namespace gpipe {
 
@@ -27,13 +30,35 @@ Replicas::Replicas(Peers& peers) : peers_(peers), own_(peers.world().replica()) 
   }
 }
 
-void Replicas::put(int replica, const Tensors& tensors) {
+void Replicas::put(int replica, Kind kind, const Tensors& tensors) {
   Packet packet;
+  packet.micro_batch = kind;
   packet.tensors = tensors;
   senders_[replica]->put(packet);
 }
 
-Tensors Replicas::take(int replica) { return receivers_[replica]->take().tensors; }
+Tensors Replicas::take(int replica, Kind kind) {
+  Packet packet = receivers_[replica]->take();
+  if (packet.micro_batch != kind) fail(replica, "is at another place of the step");
+  return std::move(packet.tensors);
+}
+
+at::Tensor Replicas::take_like(int replica, Kind kind, const at::Tensor& own) {
+  const at::Tensor tensor = take(replica, kind).at(0);
+  if (tensor.sizes() != own.sizes() || tensor.scalar_type() != own.scalar_type()) {
+    fail(replica, fmt::format("has [{}] of {} where replica {} has [{}] of {}", fmt::join(tensor.sizes(), ", "),
+                              c10::toString(tensor.scalar_type()), own_, fmt::join(own.sizes(), ", "),
+                              c10::toString(own.scalar_type())));
+  }
+  return tensor;
+}
+
+void Replicas::fail(int replica, const std::string& what) const {
+  throw FingerprintError(
+      fmt::format("replica {} of stage {} {}; all replicas have to train the same parameters, and to freeze the same",
+                  replica, peers_.world().stage(), what),
+      "the gradients", replica * peers_.world().num_stages() + peers_.world().stage());
+}
 
 void Replicas::cancel() {
   for (int replica = 0; replica < size(); ++replica) {
@@ -47,9 +72,11 @@ std::vector<Tensors> Replicas::gather(const Tensors& own) {
   peers_.check();
   std::vector<Tensors> by_replica;
   for (int replica = 0; replica < size(); ++replica) {
-    if (replica != own_) put(replica, own);
+    if (replica != own_) put(replica, kGather, own);
   }
-  for (int replica = 0; replica < size(); ++replica) by_replica.push_back(replica == own_ ? own : take(replica));
+  for (int replica = 0; replica < size(); ++replica) {
+    by_replica.push_back(replica == own_ ? own : take(replica, kGather));
+  }
   for (const auto& sender : senders_) {
     if (sender != nullptr) sender->flush();  // the caller may change them
   }
@@ -62,10 +89,10 @@ void Replicas::copy_first(const Tensors& tensors) {
   for (const at::Tensor& tensor : tensors) {
     if (own_ != 0) {
       at::Tensor target = tensor.detach();
-      target.copy_(take(0).at(0));
+      target.copy_(take_like(0, kCopy, target));
       continue;
     }
-    for (int replica = 1; replica < size(); ++replica) put(replica, {tensor.detach()});
+    for (int replica = 1; replica < size(); ++replica) put(replica, kCopy, {tensor.detach()});
   }
   for (const auto& sender : senders_) {
     if (sender != nullptr) sender->flush();
@@ -81,11 +108,11 @@ void Replicas::add_up(at::Tensor& vector) {
     return vector.narrow(0, begin, length * (replica + 1) / size() - begin);
   };
   for (int replica = 0; replica < size(); ++replica) {
-    if (replica != own_) put(replica, {part(replica)});
+    if (replica != own_) put(replica, kPart, {part(replica)});
   }
   at::Tensor sum;
   for (int replica = 0; replica < size(); ++replica) {
-    const at::Tensor term = replica == own_ ? part(own_) : take(replica).at(0);
+    const at::Tensor term = replica == own_ ? part(own_) : take_like(replica, kPart, part(own_));
     if (replica == 0) {
       sum = term.clone();
     } else {
@@ -93,12 +120,12 @@ void Replicas::add_up(at::Tensor& vector) {
     }
   }
   for (int replica = 0; replica < size(); ++replica) {
-    if (replica != own_) put(replica, {sum});
+    if (replica != own_) put(replica, kSum, {sum});
   }
   part(own_).copy_(sum);
   for (int replica = 0; replica < size(); ++replica) {
     // What another has added up, it has received before.
-    if (replica != own_) part(replica).copy_(take(replica).at(0));
+    if (replica != own_) part(replica).copy_(take_like(replica, kSum, part(replica)));
   }
 }
 

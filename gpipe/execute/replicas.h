@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "gpipe/model/micro_batch.h"
@@ -36,8 +37,13 @@ class Replicas {
   void cancel();
 
  private:
-  void put(int replica, const Tensors& tensors);
-  Tensors take(int replica);
+  // What a packet is of, so that replicas that do different things find it out.
+  enum Kind { kGather, kCopy, kPart, kSum };
+  void put(int replica, Kind kind, const Tensors& tensors);
+  Tensors take(int replica, Kind kind);
+  // A tensor of that size.
+  at::Tensor take_like(int replica, Kind kind, const at::Tensor& own);
+  [[noreturn]] void fail(int replica, const std::string& what) const;
 
   Peers& peers_;
   const int own_;

@@ -52,8 +52,6 @@ StepInFlight::StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mo
   settings_.first_sample = batch.first_sample;
   if (pipeline.reducer_ != nullptr) {
     settings_.on_last_backward = [&pipeline](int stage) { pipeline.reducer_->begin_last_backward(stage); };
-    const MicroBatch& end = settings_.micro_batches.back();
-    weight_ = static_cast<double>(end.first_sample + end.num_samples) / static_cast<double>(batch.num_samples);
   }
   together([&] { prepare(batch, mode); });
 }

@@ -44,8 +44,6 @@ class StepInFlight {
   std::string share(StepResult& result, const LossParts& parts = {}, const std::string& refusal = "");
   // After a whole step that must not count: buffers and the step number are as they were. Gradients are the caller's affair.
   void take_back();
-  // How much the loss of this rank's replica counts, where it is a mean over samples.
-  double weight() const { return weight_; }
   // What the rank of the last stage gives, to all of its replica.
   Tensors from_last(Tensors tensors) const;
   // See PipelineImpl.
@@ -68,9 +66,8 @@ class StepInFlight {
   PipelineImpl& pipeline_;
   const CallerState caller_;
   StepSettings settings_;
-  std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
-  Tensors buffers_before_;                    // those that the forward has changed
-  double weight_ = 1;
+  std::vector<std::int64_t> batch_versions_;       // of the micro-batches' tensors
+  Tensors buffers_before_;                         // those that the forward has changed
   bool counts_ = false;                            // took a step number: in training
   std::chrono::steady_clock::time_point started_;  // the last run
   PipelineImpl::Pool* pool_;                       // the assembly goes back to

@@ -145,16 +145,60 @@ TEST(Replicas, LossAndMetricsAreOverAllSamples) {
   });
 }
 
-TEST(Replicas, AutogradGivesTheGradientOfTheMeanOverAll) {
+TEST(Replicas, AutogradAddsUpWhatTheReplicasGive) {
   const auto expected = plain_grads();
   run_replicas(2, 2, [&](const std::shared_ptr<Peers>& peers) {
     Pipeline pipeline(small_chain(), small_options(peers));
     const at::Tensor target = replica_share(small_target(), peers->world());
     const at::Tensor output = pipeline->forward(replica_share(small_input(), peers->world()));
     EXPECT_EQ(output.size(0), target.size(0));
-    squares(output, target).backward();
+    (squares(output, target) * (static_cast<double>(target.size(0)) / 7)).backward();
     expect_grads(pipeline, expected);
   });
+}
+
+// The gradient that leaves the second one enters the first as it is.
+TEST(Replicas, PipelinesCanBeChained) {
+  const auto expected = plain_grads();
+  run_replicas(2, 1, [&](const std::shared_ptr<Peers>& peers) {
+    const auto options = [&] { return PipelineOptions(1).num_micro_batches(2).seed(5).peers(peers); };
+    LayerChain front;
+    front.add<torch::nn::Linear>("first", 3, 4);
+    Pipeline first(front, options());
+    LayerChain back;
+    back.add<torch::nn::Tanh>("tanh");
+    back.add<torch::nn::Linear>("last", 4, 2);
+    Pipeline second(back, options());
+    const Pipeline whole(small_chain(), PipelineOptions(1).seed(5).peers(no_peers()));
+    const at::NoGradGuard no_grad;
+    for (const auto& weight : whole->named_parameters()) {
+      Pipeline& owner = weight.key().rfind("first", 0) == 0 ? first : second;
+      owner->named_parameters()[weight.key()].copy_(weight.value());
+    }
+    const at::AutoGradMode grad_mode(true);
+    const at::Tensor output = first->forward(replica_share(small_input(), peers->world()));
+    second->train_step(output, replica_share(small_target(), peers->world()), squares);
+    expect_grads(first, expected);
+    expect_grads(second, expected);
+  });
+}
+
+TEST(Replicas, DifferentModelsAndFrozenParametersAreRefused) {
+  auto errors = try_replicas(2, 1, [&](const std::shared_ptr<Peers>& peers) {
+    LayerChain chain;
+    chain.add<torch::nn::Linear>("layer", 3, peers->world().rank == 0 ? 2 : 4);
+    Pipeline pipeline(chain, PipelineOptions(1).balance({1}).peers(peers));
+  });
+  for (const std::exception_ptr& error : errors) EXPECT_THAT(text_of(error), HasSubstr("\"layer.weight\""));
+  errors = try_replicas(2, 1, [&](const std::shared_ptr<Peers>& peers) {
+    Pipeline pipeline(small_chain(), PipelineOptions(1).num_micro_batches(2).peers(peers));
+    for (int step = 0; step < 2; ++step) {
+      pipeline->train_step(replica_share(small_input(), peers->world()), replica_share(small_target(), peers->world()),
+                           squares);
+      if (peers->world().rank == 1) pipeline->named_parameters()["first.weight"].requires_grad_(false);
+    }
+  });
+  for (const std::exception_ptr& error : errors) EXPECT_THAT(text_of(error), HasSubstr("freeze the same"));
 }
 
 TEST(Replicas, StartWithTheWeightsOfTheFirst) {

@@ -24,9 +24,11 @@ class TrainProcesses : public ::testing::Test {
 
   // `name` is that of the files it writes.
   Arguments arguments(const std::string& name, const Arguments& more) const {
-    Arguments arguments = {
-        "train", "image",           "--data-dir", folder_.path(""), "--model", "resnet-cifar:20", "--batch-size",
-        "16",    "--micro-batches", "4",          "--steps",        "4"};
+    Arguments arguments = {"train",           "image",        "--data-dir", folder_.path(""),  "--model",
+                           "resnet-cifar:20", "--batch-size", "16",         "--micro-batches", "4"};
+    if (std::find(more.begin(), more.end(), "--steps") == more.end()) {
+      arguments.insert(arguments.end(), {"--steps", "4"});
+    }
     if (std::find(more.begin(), more.end(), "--stages") == more.end())
       arguments.insert(arguments.end(), {"--stages", "2"});
     for (const char* kind : {"save", "trace", "metrics"}) {
@@ -79,6 +81,19 @@ TEST_F(TrainProcesses, ReplicasHaveTheSameBitsForEveryNumberOfStages) {
   const Outcome two = launch("two", {"--stages", "2"}, {"-n", "4", "--replicas", "2"});
   ASSERT_EQ(two.exit_code, 0) << two.out << two.err;
   EXPECT_EQ(read_file(folder_.path("two.save")), read_file(folder_.path("one.save")));
+}
+
+TEST_F(TrainProcesses, ReplicasResume) {
+  const Arguments replicas = {"-n", "2", "--replicas", "2"};
+  const Arguments more = {"--stages", "1", "--checkpoint-dir", folder_.path("checkpoints"), "--resume"};
+  const Outcome first = launch("first", more, replicas);
+  ASSERT_EQ(first.exit_code, 0) << first.out << first.err;
+  EXPECT_THAT(first.out, HasSubstr("from the beginning"));
+  Arguments longer = more;
+  longer.insert(longer.end(), {"--steps", "6", "--force"});
+  const Outcome second = launch("second", longer, replicas);
+  ASSERT_EQ(second.exit_code, 0) << second.out << second.err;
+  EXPECT_THAT(second.out, HasSubstr("after step 4"));
 }
 
 TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {

@@ -1,6 +1,7 @@
 #include "gpipe/transport/c10d/exchange.h"
 
 #include <ATen/ATen.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstring>
@@ -62,6 +63,9 @@ Exchange::Star& Exchange::replica_star(int root) {
   if (found != replica_stars_.end()) return found->second;
   const World& world = peers_.world();
   const int first_rank = world.replica() * world.num_stages();
+  if (root < first_rank || root >= first_rank + world.num_stages()) {
+    throw InvalidArgument(fmt::format("rank {} is not of the replica of rank {}", root, world.rank));
+  }
   return replica_stars_[root] = make_star(root, first_rank, world.num_stages(), FlowScope::kReplica);
 }
 

@@ -160,6 +160,7 @@ void Peers::leave_together() {
 int Peers::reserve_flows(int count, FlowScope scope) {
   constexpr int kFirstOfWorld = 1 << 19;
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (num_flows_[scope] + count > kFirstOfWorld) throw Error("the peers have had more than 2^19 flows; make new ones");
   const int first = num_flows_[scope] + (scope == FlowScope::kWorld ? kFirstOfWorld : 0);
   num_flows_[scope] += count;
   return first;
