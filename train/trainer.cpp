@@ -1,6 +1,5 @@
 #include "train/trainer.h"
 
-#include <ATen/autocast_mode.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -15,6 +14,7 @@
 #include "cli/output_file.h"
 #include "cli/terminal.h"
 #include "data/prefetch.h"
+#include "gpipe/model/autocast.h"
 #include "train/interrupt.h"
 #include "train/metrics_log.h"
 #include "train/progress.h"
@@ -38,12 +38,12 @@ class Autocast {
  public:
   explicit Autocast(bool is_on) : is_on_(is_on) {
     if (!is_on_) return;
-    at::autocast::set_cpu_enabled(true);
-    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+    autocast::set_enabled(at::kCPU, true);
+    autocast::set_dtype(at::kCPU, at::kBFloat16);
   }
   ~Autocast() {
     if (!is_on_) return;
-    at::autocast::set_cpu_enabled(false);
+    autocast::set_enabled(at::kCPU, false);
     at::autocast::clear_cache();
   }
   Autocast(const Autocast&) = delete;

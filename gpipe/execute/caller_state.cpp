@@ -7,8 +7,8 @@ CallerState::CallerState(bool with_grad) : with_grad_(with_grad) { std::fegetenv
 void CallerState::run(const std::function<void()>& work) const {
   const at::ThreadLocalStateGuard guard(state_);
   const at::AutoGradMode grad_mode(with_grad_);
-  at::autocast::set_autocast_cpu_dtype(cpu_dtype_);
-  at::autocast::set_autocast_gpu_dtype(gpu_dtype_);
+  autocast::set_dtype(at::kCPU, cpu_dtype_);
+  autocast::set_dtype(at::kCUDA, cuda_dtype_);
   // It would hand a copy of a weight that was cast without a graph to a recompute that needs one.
   at::autocast::set_autocast_cache_enabled(false);
   std::fesetenv(&floating_point_);

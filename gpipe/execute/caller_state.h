@@ -2,10 +2,11 @@
 #pragma once
 
 #include <ATen/ThreadLocalState.h>
-#include <ATen/autocast_mode.h>
 
 #include <cfenv>
 #include <functional>
+
+#include "gpipe/model/autocast.h"
 
 namespace gpipe {
 
@@ -22,8 +23,8 @@ class CallerState {
   const bool with_grad_;
   const at::ThreadLocalState state_;
   // Not among what ThreadLocalState carries in every libtorch.
-  const at::ScalarType cpu_dtype_ = at::autocast::get_autocast_cpu_dtype();
-  const at::ScalarType gpu_dtype_ = at::autocast::get_autocast_gpu_dtype();
+  const at::ScalarType cpu_dtype_ = autocast::dtype(at::kCPU);
+  const at::ScalarType cuda_dtype_ = autocast::dtype(at::kCUDA);
   std::fenv_t floating_point_{};
 };
 

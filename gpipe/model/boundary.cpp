@@ -1,11 +1,12 @@
 #include "gpipe/model/boundary.h"
 
-#include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "gpipe/model/autocast.h"
 
 namespace gpipe {
 namespace {
@@ -13,17 +14,17 @@ namespace {
 class NoAutocast {
  public:
   NoAutocast() {
-    at::autocast::set_enabled(false);
-    at::autocast::set_cpu_enabled(false);
+    autocast::set_enabled(at::kCUDA, false);
+    autocast::set_enabled(at::kCPU, false);
   }
   ~NoAutocast() {
-    at::autocast::set_enabled(enabled_);
-    at::autocast::set_cpu_enabled(cpu_enabled_);
+    autocast::set_enabled(at::kCUDA, cuda_enabled_);
+    autocast::set_enabled(at::kCPU, cpu_enabled_);
   }
 
  private:
-  const bool enabled_ = at::autocast::is_enabled();
-  const bool cpu_enabled_ = at::autocast::is_cpu_enabled();
+  const bool cuda_enabled_ = autocast::is_enabled(at::kCUDA);
+  const bool cpu_enabled_ = autocast::is_enabled(at::kCPU);
 };
 
 // The root of a backward. The engine keeps what it is started with until it has ended; this gives the gradients away, so

@@ -1,10 +1,10 @@
 // What a plain run takes for granted: modes, memory and settings that change under the pipeline's feet.
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/autocast.h"
 #include "gpipe/model/skip.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/test_models.h"
@@ -42,11 +42,11 @@ LayerChain linears() {
 
 struct Autocast {
   Autocast() {
-    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
-    at::autocast::set_cpu_enabled(true);
+    autocast::set_dtype(at::kCPU, at::kBFloat16);
+    autocast::set_enabled(at::kCPU, true);
   }
   ~Autocast() {
-    at::autocast::set_cpu_enabled(false);
+    autocast::set_enabled(at::kCPU, false);
     at::autocast::clear_cache();
   }
 };

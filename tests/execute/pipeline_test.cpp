@@ -1,7 +1,6 @@
 // The promise: the same bits whatever the number of stages, the schedule and the recompute mode.
 #include "gpipe/execute/pipeline.h"
 
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -9,6 +8,7 @@
 #include <thread>
 
 #include "gpipe/error.h"
+#include "gpipe/model/autocast.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"
 #include "gpipe/schedule/generators.h"
@@ -305,11 +305,11 @@ TEST_F(PipelineTest, AutocastOfTheCallerReachesTheStages) {
   model->push_back(torch::nn::Linear(8, 8));
   model->push_back(probe);
   Pipeline pipeline(LayerChain(model), PipelineOptions(2).num_micro_batches(2));
-  at::autocast::set_cpu_enabled(true);
-  at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
+  autocast::set_enabled(at::kCPU, true);
+  autocast::set_dtype(at::kCPU, at::kBFloat16);
   const torch::NoGradGuard no_grad;
   pipeline->forward(torch::randn({4, 8}));
-  at::autocast::set_cpu_enabled(false);
+  autocast::set_enabled(at::kCPU, false);
   at::autocast::clear_cache();
   EXPECT_EQ(probe->seen, at::kBFloat16);
 }

@@ -1,5 +1,4 @@
 // Layers that drop their activations and are run again: the same bits, less memory, and only as often as they should.
-#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -11,6 +10,7 @@
 #include <string>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/autocast.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/plan/stage_rematerialization.h"
@@ -200,11 +200,11 @@ TEST(RematerializationTest, OfFrozenLayersAndViewsThatAreChangedHasTheSameBits) 
 class Autocast {
  public:
   Autocast() {
-    at::autocast::set_autocast_cpu_dtype(at::kBFloat16);
-    at::autocast::set_cpu_enabled(true);
+    autocast::set_dtype(at::kCPU, at::kBFloat16);
+    autocast::set_enabled(at::kCPU, true);
   }
   ~Autocast() {
-    at::autocast::set_cpu_enabled(false);
+    autocast::set_enabled(at::kCPU, false);
     at::autocast::clear_cache();
   }
 };
