@@ -103,6 +103,14 @@ TEST(PacketHeader, WhatDoesNotFitIsRefused) {
   EXPECT_THAT(refusal(std::vector<char>(64)), HasSubstr("64 bytes"));
 }
 
+TEST(PacketHeader, TheSizesOfATensorWithoutElementsAreCheckedToo) {
+  const std::vector<char> good = describe(packet_of({torch::zeros({0, 3})}), 3, {}, false).header;
+  const std::size_t second = kSizes + sizeof(std::int64_t);
+  EXPECT_EQ(refusal(with(good, second, std::int64_t{1} << 40)), "");
+  EXPECT_THAT(refusal(with(good, second, std::int64_t{-2})), HasSubstr("negative"));
+  EXPECT_THAT(refusal(with(good, second, std::numeric_limits<std::int64_t>::max())), HasSubstr("beyond"));
+}
+
 TEST(PacketHeader, RandomChangesGiveAPacketWithinTheLimitsOrAnError) {
   std::mt19937 random(4);
   FlowLimits limits;

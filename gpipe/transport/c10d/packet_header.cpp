@@ -71,6 +71,11 @@ at::Tensor bytes_view(const at::Tensor& tensor) {
 
 [[noreturn]] void refuse_header(const std::string& why) { throw InvalidArgument("its header does not fit: " + why); }
 
+bool has_elements(const TensorPart& part) {
+  return std::none_of(part.sizes.begin(), part.sizes.begin() + part.num_dims,
+                      [](std::int64_t size) { return size == 0; });
+}
+
 // The bytes of a tensor, checked: they are whole, within the limit, and close together.
 std::int64_t checked_bytes(const TensorPart& part, std::size_t index, std::int64_t limit) {
   const auto refuse = [&](const std::string& why) { refuse_header(fmt::format("tensor {} {}", index, why)); };
@@ -80,16 +85,18 @@ std::int64_t checked_bytes(const TensorPart& part, std::size_t index, std::int64
   }
   if (part.num_dims > FlowLimits::kMostDims) refuse(fmt::format("has {} dimensions", part.num_dims));
   const auto element = static_cast<std::int64_t>(c10::elementSize(static_cast<c10::ScalarType>(part.dtype)));
+  // One without elements has no bytes, but libtorch multiplies its other sizes all the same.
+  const std::int64_t most = has_elements(part) ? limit : std::numeric_limits<std::int64_t>::max();
   std::int64_t bytes = element;
   std::vector<int> order;
   for (int dim = 0; dim < part.num_dims; ++dim) {
     const std::int64_t size = part.sizes[dim];
     if (size < 0 || part.strides[dim] < 0) refuse(fmt::format("has a negative size or stride in dimension {}", dim));
-    if (size == 0) return 0;
-    if (size > limit / bytes) refuse(fmt::format("takes the packet beyond {} bytes", limit));
-    bytes *= size;
+    if (size > most / bytes) refuse(fmt::format("takes the packet beyond {} bytes", most));
+    bytes *= std::max<std::int64_t>(size, 1);
     if (size > 1) order.push_back(dim);
   }
+  if (!has_elements(part)) return 0;
   std::sort(order.begin(), order.end(), [&](int a, int b) { return part.strides[a] < part.strides[b]; });
   std::int64_t expected = 1;
   for (const int dim : order) {
@@ -97,11 +104,6 @@ std::int64_t checked_bytes(const TensorPart& part, std::size_t index, std::int64
     expected *= part.sizes[dim];
   }
   return bytes;
-}
-
-bool has_elements(const TensorPart& part) {
-  return std::none_of(part.sizes.begin(), part.sizes.begin() + part.num_dims,
-                      [](std::int64_t size) { return size == 0; });
 }
 
 at::Tensor make_tensor(const TensorPart& part) {
