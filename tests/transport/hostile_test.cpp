@@ -59,6 +59,18 @@ std::size_t num_open_files() {
   return static_cast<std::size_t>(std::distance(begin(files), end(files)));
 }
 
+// Sockets of this process.
+std::size_t num_listening() {
+  std::size_t count = 0;
+  for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
+    int listens = 0;
+    socklen_t size = sizeof listens;
+    const int number = std::stoi(file.path().filename());
+    if (getsockopt(number, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) == 0 && listens != 0) ++count;
+  }
+  return count;
+}
+
 TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
   const int port = free_port("127.0.0.1");
   std::atomic<bool> is_bothered{false};
@@ -104,12 +116,22 @@ TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
   EXPECT_GE(num_connections, 2000);
 }
 
+TEST(Hostile, ADeviceItselfListensNowhere) {
+  const std::size_t num_before = num_listening();
+  const auto device = ProvenDevice::make({"127.0.0.1", "secret", 1});
+  EXPECT_EQ(num_listening(), num_before);
+  const auto context = device->createContext(0, 2);
+  context->createPair(1);
+  EXPECT_EQ(num_listening(), num_before + 1);
+}
+
 TEST(Hostile, WhoTakesAPairWithoutTheSecretIsRefused) {
   const auto store = c10::make_intrusive<c10d::HashStore>();
   const auto errors = run_each(2, [&](int rank) {
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(1));
-    options->devices = {ProvenDevice::make({"127.0.0.1", rank == 0 ? "secret" : "another", 1})};
-    c10d::ProcessGroupGloo group(store, rank, 2, options);
+    const auto device = ProvenDevice::make({"127.0.0.1", rank == 0 ? "secret" : "another", 1});
+    options->devices = {device};
+    device->keep_errors([&] { c10d::ProcessGroupGloo group(store, rank, 2, options); });
   });
   EXPECT_TRUE(is_a<PeerError>(errors[0])) << text_of(errors[0]);
   EXPECT_TRUE(is_a<HandshakeError>(errors[1])) << text_of(errors[1]);

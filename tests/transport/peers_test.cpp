@@ -240,11 +240,11 @@ TEST(ProvenStore, DoesWhatStoresDo) {
       EXPECT_EQ(store.compareSet("key", bytes("other"), bytes("new")), bytes("value"));
       EXPECT_EQ(store.compareSet("key", bytes("value"), bytes("new")), bytes("new"));
       EXPECT_THROW(store.set("long", std::vector<std::uint8_t>(kMostValueBytes + 1)), InvalidArgument);
-      EXPECT_THROW(store.set(std::string(kMostKeyBytes + 1, 'k'), {}), InvalidArgument);
+      EXPECT_THROW(store.set(std::string(kMostKeyBytes + 1, 'k'), bytes("")), InvalidArgument);
       EXPECT_THROW(store.wait({"never"}, std::chrono::milliseconds(50)), c10::Error);
       store.set("large", std::vector<std::uint8_t>(kMostValueBytes, 7));
       EXPECT_EQ(store.add("sum", 3), 3);
-      store.set("go", {});
+      store.set("go", bytes(""));
     } else {
       store.wait({"go"});
       EXPECT_EQ(store.get("key"), bytes("new"));

@@ -196,7 +196,7 @@ TEST(RemoteFlow, CancelWakesATakerAtOnce) {
       EXPECT_LT(seconds_since(start), 1);
       EXPECT_THROW(receiver.take(), CancelledError);
       receiver.reset(1);
-      peers.store().set("go", {});
+      peers.store().set("go", std::vector<std::uint8_t>());
       EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::ones({2})));
     } else {
       peers.store().wait({"go"});
@@ -256,7 +256,7 @@ TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
         EXPECT_EQ(error.what(), first);
       }
     }
-    peers.store().set("seen", {});
+    peers.store().set("seen", std::vector<std::uint8_t>());
     EXPECT_THROW(peers.leave_together(), ProtocolError);
   });
   EXPECT_EQ(text_of(errors[0]), "");
@@ -288,7 +288,7 @@ TEST(RemoteFlow, ASilentPeerIsAnErrorWithinTheTimeout) {
       EXPECT_EQ(error.place().micro_batch, 4);
       EXPECT_EQ(error.place().flow, "activation 0 -> 1");
     }
-    peers.store().set("done", {});
+    peers.store().set("done", std::vector<std::uint8_t>());
   });
   EXPECT_EQ(text_of(errors[0]), "");
   EXPECT_EQ(text_of(errors[1]), "");
@@ -307,7 +307,7 @@ TEST(RemoteFlow, ASenderToASilentPeerFailsWithinTheTimeout) {
     FlowSender sender(peers, flow_to(0, 1));
     sender.put(packet_of(0, {torch::ones({2})}));
     EXPECT_THROW(sender.put(packet_of(1, {torch::ones({2})})), PeerError);
-    peers.store().set("done", {});
+    peers.store().set("done", std::vector<std::uint8_t>());
   });
   EXPECT_EQ(text_of(errors[0]), "");
   EXPECT_EQ(text_of(errors[1]), "");
@@ -326,7 +326,7 @@ TEST(RemoteFlow, WhenOneRankFailsTheOthersThatNeedItNoticeAtOnce) {
     const auto start = std::chrono::steady_clock::now();
     EXPECT_THROW(receiver.take(), PeerError);
     EXPECT_LT(seconds_since(start), 5);
-    peers.store().set("done", {});
+    peers.store().set("done", std::vector<std::uint8_t>());
   });
   EXPECT_EQ(text_of(errors[0]), "");
   EXPECT_EQ(text_of(errors[1]), "");

@@ -96,7 +96,8 @@ void Peers::connect_gloo() {
   options->devices = {device_};
   options->threads = 1;
   try {
-    group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, world_.rank, world_.size, options);
+    device_->keep_errors(
+        [&] { group_ = c10::make_intrusive<c10d::ProcessGroupGloo>(store_, world_.rank, world_.size, options); });
   } catch (const PeerError& error) {
     throw PeerError(
         place_of(error.place().rank),

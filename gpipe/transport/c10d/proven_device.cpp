@@ -1,16 +1,14 @@
 #include "gpipe/transport/c10d/proven_device.h"
 
 #include <gloo/transport/tcp/address.h>
-#include <gloo/transport/tcp/context.h>
-#include <gloo/transport/tcp/pair.h>
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/transport/c10d/gate.h"
+#include "gpipe/transport/c10d/gloo_pair.h"
 
 namespace gpipe {
 namespace {
@@ -18,37 +16,36 @@ namespace {
 namespace tcp = gloo::transport::tcp;
 
 // See Note [Proven pairs].
-class ProvenPair final : public tcp::Pair {
+class ProvenPair final : public GlooPair {
  public:
   ProvenPair(tcp::Context* context, tcp::Device* device, int rank, const DeviceTerms& terms)
-      : tcp::Pair(context, device, rank, context->getTimeout()),
+      : GlooPair(context, device, rank, context->getTimeout()),
         terms_(terms),
         own_rank_(context->rank),
         size_(context->size),
         listener_(listen_on(terms.address, 0)),
-        own_address_(tcp::Address::fromSockName(listener_.get())) {
-    // Gloo has opened a port by itself, which nobody has heard of.
-    device_->unregisterDescriptor(fd_, this);
-    ::close(fd_);
-    fd_ = -1;
-  }
+        own_address_(tcp::Address::fromSockName(listener_.get())) {}
 
   const tcp::Address& address() const override { return own_address_; }
 
   void connect(const std::vector<char>& bytes) override {
     const tcp::Address peer(bytes);
-    FileDescriptor connection = own_rank_ > rank_ ? join_peer(peer) : welcome_peer();
-    listener_.reset();
-    if (!connection.is_open()) throw PeerError({rank_, "", -1, "", -1}, "it did not connect in time");
-    const std::lock_guard<std::mutex> lock(m_);
-    throwIfException();
-    is_client_ = own_rank_ > rank_;
-    peer_ = peer;
-    fd_ = connection.release();
-    handleConnected();
+    try {
+      take(connection_to(peer), peer, own_rank_ > rank_);
+    } catch (...) {
+      static_cast<ProvenDevice*>(device_)->note(std::current_exception());
+      throw;
+    }
   }
 
  private:
+  FileDescriptor connection_to(const tcp::Address& peer) {
+    FileDescriptor connection = own_rank_ > rank_ ? join_peer(peer) : welcome_peer();
+    listener_.reset();
+    if (!connection.is_open()) throw PeerError({rank_, "", -1, "", -1}, "it did not connect in time");
+    return connection;
+  }
+
   FileDescriptor join_peer(const tcp::Address& peer) const {
     Hello hello;
     hello.purpose = Purpose::kPair;
@@ -82,10 +79,10 @@ class ProvenPair final : public tcp::Pair {
   const tcp::Address own_address_;
 };
 
-class ProvenContext : public tcp::Context {
+class ProvenContext : public GlooContext {
  public:
   ProvenContext(std::shared_ptr<tcp::Device> device, int own_rank, int num_ranks, const DeviceTerms& terms)
-      : tcp::Context(std::move(device), own_rank, num_ranks), terms_(terms) {}
+      : GlooContext(std::move(device), own_rank, num_ranks), terms_(terms) {}
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override {
     pairs_[peer] = std::make_unique<ProvenPair>(this, device_.get(), peer, terms_);
@@ -106,13 +103,31 @@ std::shared_ptr<ProvenDevice> ProvenDevice::make(DeviceTerms terms) {
 }
 
 ProvenDevice::ProvenDevice(const tcp::attr& attributes, DeviceTerms terms)
-    : tcp::Device(attributes), terms_(std::move(terms)) {}
+    : tcp::Device(attributes), terms_(std::move(terms)) {
+  close_gloo_port(*this);
+}
 
 std::shared_ptr<gloo::transport::Context> ProvenDevice::createContext(int rank, int size) {
   auto context = std::make_shared<ProvenContext>(shared_from_this(), rank, size, terms_);
   const std::lock_guard<std::mutex> lock(mutex_);
   contexts_.push_back(context);
   return context;
+}
+
+void ProvenDevice::keep_errors(const std::function<void()>& work) {
+  note(nullptr);
+  try {
+    work();
+  } catch (...) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (noted_ != nullptr) std::rethrow_exception(noted_);
+    throw;
+  }
+}
+
+void ProvenDevice::note(std::exception_ptr error) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  noted_ = std::move(error);
 }
 
 void ProvenDevice::close() {

@@ -11,6 +11,8 @@
 #include <gloo/transport/device.h>
 #include <gloo/transport/tcp/device.h>
 
+#include <exception>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -33,6 +35,11 @@ class ProvenDevice : public gloo::transport::tcp::Device {
   // REQUIRES: all ranks connect to the others in ascending order, as Gloo's full mesh does.
   std::shared_ptr<gloo::transport::Context> createContext(int rank, int size) override;
 
+  // Runs `work`, which connects pairs, and throws what they have thrown: libtorch 2 throws an error of its own instead.
+  void keep_errors(const std::function<void()>& work);
+  // What a pair's connect has thrown.
+  void note(std::exception_ptr error);
+
   // Resets every connection, so that the other ranks notice at once. Does not end this rank's waits: abort them.
   void close();
 
@@ -41,6 +48,7 @@ class ProvenDevice : public gloo::transport::tcp::Device {
 
   const DeviceTerms terms_;
   std::mutex mutex_;
+  std::exception_ptr noted_;
   std::vector<std::weak_ptr<gloo::transport::Context>> contexts_;
 };
 
