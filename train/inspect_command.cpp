@@ -24,6 +24,7 @@
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/checkpoint/sha256.h"
 #include "gpipe/gpipe.h"
+#include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
 namespace {
@@ -219,9 +220,10 @@ struct InspectCommand {
 };
 
 int run_inspect(const InspectCommand& command) {
+  const bool is_another = warn_of_damaged(command.path);
   const Inspection inspection = inspect(command.path);
   cli::print(command.json ? cli::to_text(to_json(inspection)) : describe(inspection));
-  return inspection.is_sound() ? cli::kDone : cli::kNegativeAnswer;
+  return inspection.is_sound() && !is_another ? cli::kDone : cli::kNegativeAnswer;
 }
 
 struct ConvertCommand {
@@ -233,6 +235,7 @@ struct ConvertCommand {
 
 int run_convert(const ConvertCommand& command) {
   namespace fs = std::filesystem;
+  warn_of_damaged(command.from);
   const Safetensors content = load_model(command.from);
   const bool is_set = command.shard_bytes != 0;
   const std::string target = is_set ? command.to + "/" + kIndexName : command.to;
@@ -267,7 +270,8 @@ void add_inspect_command(CLI::App& app, cli::Run& chosen) {
   cli::set_help(command,
                 {"gpipe inspect PATH [--json]", "Show what is in a checkpoint or a file of weights",
                  "Names, types, shapes and sizes of the tensors; of a checkpoint also its step, its optimizer, and "
-                 "whether every file has the hash that it should. Exits with 1 if one has not.",
+                 "whether every file has the hash that it should. Exits with 1 if one has not, or if a newer "
+                 "checkpoint is damaged.",
                  "  gpipe inspect run\n  gpipe inspect model.safetensors --json"});
   command.callback([&chosen, options] { chosen = [options] { return run_inspect(*options); }; });
 }

@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "train/checkpoint_dir.h"
 #include "train/run_options.h"
 
 namespace gpipe::train {
@@ -24,7 +25,7 @@ std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& voc
   return {kVocabulary, tensor};
 }
 
-ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_model(path)) {}
+ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_model(path)) { warn_of_damaged(path); }
 
 const std::string* ModelFile::find(const std::string& key) const {
   const auto found = content_.metadata.find(key);

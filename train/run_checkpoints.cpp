@@ -2,30 +2,29 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <vector>
 
+#include "cli/terminal.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
+#include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
 namespace {
 
 constexpr const char* kNumBatches = "batches of an epoch";
 
-// The latest, then the others, the last first; as rank 0 sees them.
+// Whole or not, as rank 0 sees them.
 std::vector<std::string> candidates(const Pipeline& pipeline, const std::string& folder) {
   std::string lines;
-  if (const std::string latest = latest_checkpoint(folder); !latest.empty() && read_world().rank == 0) {
-    std::vector<std::string> paths = list_checkpoints(folder);
-    paths.erase(std::remove(paths.begin(), paths.end(), latest), paths.end());
-    paths.push_back(latest);
-    for (auto path = paths.rbegin(); path != paths.rend(); ++path)
-      lines += std::filesystem::path(*path).filename().string() + "\n";
+  if (read_world().rank == 0) {
+    for (const std::string& path : checkpoints_in(folder)) {
+      lines += std::filesystem::path(path).filename().string() + "\n";
+    }
   }
   std::istringstream stream(of_first_rank(pipeline, lines));
   std::vector<std::string> paths;
@@ -43,7 +42,14 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
     : options_(options),
       task_(task),
       learning_rate_(learning_rate),
-      writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
+      writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {
+  if (options.resume || !options.force || read_world().rank != 0) return;
+  // A restart would go on from them.
+  const int count = remove_checkpoints(options.checkpoint_dir);
+  if (count == 0) return;
+  cli::print(fmt::format("removed {} checkpoint{} of an earlier training from {}\n", count, count == 1 ? "" : "s",
+                         options.checkpoint_dir));
+}
 
 std::map<std::string, std::string> RunCheckpoints::notes() const {
   return {{kNumBatches, std::to_string(task_.num_batches())}};
@@ -65,7 +71,12 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
     }
   }
   if (resumed.path.empty() && first_error.empty()) return std::nullopt;
-  if (resumed.path.empty()) throw CheckpointError(first_error);
+  if (resumed.path.empty()) {
+    throw CheckpointError(
+        options_.checkpoint_dir,
+        fmt::format(": none of its checkpoints is whole ({}); --force, without --resume, removes them and begins anew",
+                    first_error));
+  }
   const auto batches = manifest.notes.find(kNumBatches);
   if (batches != manifest.notes.end() && batches->second != std::to_string(task_.num_batches())) {
     throw CheckpointError(resumed.path,

@@ -13,6 +13,7 @@
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/schedule/registry.h"
+#include "train/checkpoint_dir.h"
 #include "train/option_group.h"
 #include "train/run_checkpoints.h"
 
@@ -129,10 +130,12 @@ void check_checkpoint_options(const TrainerOptions& options) {
     throw cli::UsageError(fmt::format("--checkpoint-dir '{}' is not a folder", options.checkpoint_dir),
                           "name another one");
   }
-  if (!options.resume && !options.force && !latest_checkpoint(options.checkpoint_dir).empty()) {
+  if (read_world().rank != 0) return;  // the first one writes there, and may have begun to
+  if (!options.resume && !options.force && !checkpoints_in(options.checkpoint_dir).empty()) {
     throw cli::UsageError(fmt::format("--checkpoint-dir '{}' holds a training already", options.checkpoint_dir),
-                          "add --resume to go on with it, or name another folder");
+                          "add --resume to go on with it, --force to remove it, or name another folder");
   }
+  check_checkpoint_dir(options.checkpoint_dir);
 }
 
 // Weights and the like are written under another name and put in place when they are whole.

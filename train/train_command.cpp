@@ -101,16 +101,18 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
-      const int num_micro_batches = options->run.num_micro_batches * read_world().num_replicas;  // of all replicas
+      const int num_replicas = read_world().num_replicas;
+      const int num_micro_batches = options->run.num_micro_batches * num_replicas;
+      const std::string in_replicas = num_replicas > 1 ? fmt::format(" in {} replicas", num_replicas) : "";
       if (options->task.batch_size < 2 * num_micro_batches) {
         throw cli::UsageError(
-            fmt::format("--batch-size {} makes micro-batches of one image for --micro-batches {}",
-                        options->task.batch_size, num_micro_batches),
+            fmt::format("--batch-size {} makes micro-batches of one image for --micro-batches {}{}",
+                        options->task.batch_size, options->run.num_micro_batches, in_replicas),
             "batch norm needs at least two images each: raise --batch-size, or lower --micro-batches");
       }
       if (options->task.num_training != 0 && options->task.num_training < 2 * num_micro_batches) {
-        throw cli::UsageError(fmt::format("--samples {} makes micro-batches of one image for --micro-batches {}",
-                                          options->task.num_training, num_micro_batches),
+        throw cli::UsageError(fmt::format("--samples {} makes micro-batches of one image for --micro-batches {}{}",
+                                          options->task.num_training, options->run.num_micro_batches, in_replicas),
                               "batch norm needs at least two images each: raise --samples, or lower --micro-batches");
       }
       ImageTask image(options->task, /*only_test=*/false);

@@ -284,7 +284,7 @@ class Trainer {
     try {
       checkpoints_->save(pipeline_, *optimizer_, result_.num_steps, position_);
     } catch (const CheckpointError& error) {
-      progress_.print(fmt::format("step {}: the checkpoint before was not saved: {}", result_.num_steps, error.what()));
+      progress_.print(fmt::format("step {}: the checkpoint was not saved: {}", result_.num_steps, error.what()));
     }
     const double seconds = seconds_since(start);
     result_.checkpoint_seconds += seconds;

@@ -143,6 +143,9 @@ LaunchResult launch(const LaunchOptions& options) {
     LaunchResult result = supervise(start_again(options, job, signals, guard), signals, guard, options.supervise);
     if (!result.failure || result.interrupted_by != 0 || restart == options.max_restarts) return result;
     const bool meet_now = meeting.take();
+    // Bad usage, by the custom of exit codes: the next start would end in the same way.
+    constexpr int kBadUsage = 2;
+    if (!meet_now && !have_met && result.exit_code == kBadUsage) return result;
     const bool is_short_of_one = have_met && !meet_now && job.num_ranks > options.min_ranks;
     have_met |= meet_now;
     job = options.renew(job.num_ranks - (is_short_of_one ? 1 : 0));

@@ -421,6 +421,33 @@ TEST_F(Resume, AfterATerminationGoesOnWithTheSameBits) {
   EXPECT_TRUE(read_file(resumed) == read_file(straight));
 }
 
+TEST_F(Resume, TellsWhatIsCutShortAndForceBeginsAnew) {
+  ASSERT_EQ(train_in_run({"--steps", "2", "--checkpoint-every", "1"}).exit_code, 0);
+  const auto cut = [&](const std::string& step) {
+    std::filesystem::resize_file(run_ + "/" + step + "/model-00001-of-00002.safetensors", 100);
+  };
+  cut("step-0000000002");
+  const Outcome inspected = run_gpipe({"inspect", run_});
+  EXPECT_EQ(inspected.exit_code, 1);
+  EXPECT_THAT(inspected.err, HasSubstr("has 100 bytes"));
+  const Outcome resumed = train_in_run({"--steps", "3", "--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, AllOf(HasSubstr("has 100 bytes"), HasSubstr("after step 1")));
+  cut("step-0000000001");
+  cut("step-0000000003");
+  EXPECT_EQ(train_in_run({"--steps", "3"}).exit_code, 2);
+  const Outcome refused = train_in_run({"--steps", "3", "--resume"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("none of its checkpoints is whole"));
+  const Outcome anew = train_in_run({"--steps", "1", "--force"});
+  EXPECT_EQ(anew.exit_code, 0) << anew.err;
+  EXPECT_THAT(anew.out, HasSubstr("removed 3 checkpoints"));
+  EXPECT_FALSE(std::filesystem::exists(run_ + "/step-0000000003"));
+  const Outcome unwritable = train({"--steps", "1", "--checkpoint-dir", "/proc/none"});
+  EXPECT_EQ(unwritable.exit_code, 2);
+  EXPECT_THAT(unwritable.err, HasSubstr("can be written to"));
+}
+
 TEST_F(Resume, PassesOverWhatIsDamagedAndRefusesWhatDoesNotFit) {
   ASSERT_EQ(train_in_run({"--steps", "2", "--checkpoint-every", "1"}).exit_code, 0);
   const Outcome occupied = train_in_run({"--steps", "3"});

@@ -1,0 +1,22 @@
+// The folder of a run's checkpoints, as the run finds it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace gpipe::train {
+
+// Paths of the checkpoints in it, whole or not: what `latest` names, then the others, the last first.
+std::vector<std::string> checkpoints_in(const std::string& folder);
+
+// Makes the folder, if there is none. Throws cli::UsageError if a checkpoint could not be written there.
+void check_checkpoint_dir(const std::string& folder);
+
+// Returns how many there were. Throws CheckpointError.
+int remove_checkpoints(const std::string& folder);
+
+// For who names a folder, and is given the latest whole one in it: tells on standard error which newer ones are damaged. False if
+// there are none.
+bool warn_of_damaged(const std::string& folder);
+
+}  // namespace gpipe::train
