@@ -12,18 +12,21 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps
+.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps test-torch2
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
 
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)
 
 test: build ## build and run every test
 	@$(CTEST) --test-dir build
+
+test-torch2: ## make a root of Debian 13, and build and run every test in it, against libtorch 2; as root
+	@scripts/test-debian13 --jobs $(JOBS)
 
 demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST in two stages, about two minutes
 	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
