@@ -3,7 +3,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <mutex>
+#include <string_view>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -31,6 +33,12 @@ std::shared_ptr<Peers> process_peers() {
   peers = std::make_shared<Peers>(world);
   known = peers;
   return peers;
+}
+
+// GPIPE_CHECKSUM: the receiver of a packet compares a checksum of its bytes, which the sender sends along.
+bool wants_checksums() {
+  const char* const value = std::getenv("GPIPE_CHECKSUM");
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
 
 class RemoteSink : public FlowSink<Packet> {
@@ -122,6 +130,7 @@ FlowEnds<Packet> Ranks::connect(const FlowTable& table, const std::vector<int>& 
     options.flow = table.flows[flow];
     options.id = first + static_cast<int>(flow);
     options.capacity = capacities[flow];
+    options.checksum = wants_checksums();
     const bool is_direct = options.flow.kind == FlowKind::kActivation || options.flow.kind == FlowKind::kGradient;
     if (!is_direct) options.limits.max_tensors = std::max(options.limits.max_tensors, max_tensors);
     if (is_source) {

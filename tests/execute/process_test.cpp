@@ -80,6 +80,18 @@ TEST(Processes, OnlyTheFirstRankNeedsInputsAndOnlyTheLastOneTargets) {
   });
 }
 
+TEST(Processes, PacketsMayCarryChecksums) {
+  Pipeline expected = on_threads(small_options(nullptr));
+  const StepResult step = expected->train_step(small_input(), small_target(), torch::nn::MSELoss());
+  setenv("GPIPE_CHECKSUM", "1", 1);
+  run_on_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+    Pipeline pipeline(small_chain(), small_options(peers));
+    EXPECT_TRUE(
+        torch::equal(pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss()).loss, step.loss));
+  });
+  unsetenv("GPIPE_CHECKSUM");
+}
+
 TEST(Processes, AutogradGoesThroughAllOfThem) {
   Pipeline expected = on_threads(small_options(nullptr));
   const at::Tensor scale = torch::full({}, 2.0, torch::requires_grad());
