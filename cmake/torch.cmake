@@ -3,7 +3,8 @@
 set(CMAKE_FIND_PACKAGE_TARGETS_GLOBAL TRUE)
 find_package(Torch REQUIRED)
 find_package(OpenMP REQUIRED)
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # ranks prove with it that they know the run's secret; hashes of checkpoints
+find_package(OpenSSL REQUIRED COMPONENTS Crypto)  # ranks prove with it that they know the run's secret
+find_path(XXHASH_INCLUDE_DIR xxhash.h REQUIRED)   # hashes of checkpoints; nothing to link
 
 add_library(gpipe_torch STATIC
   gpipe/model/boundary.cpp
@@ -33,11 +34,12 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/checkpoint_files.cpp
   gpipe/checkpoint/checkpoint_ranks.cpp
   gpipe/checkpoint/checkpoint_writer.cpp
+  gpipe/checkpoint/input_file.cpp
   gpipe/checkpoint/layer_names.cpp
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp
-  gpipe/checkpoint/sha256.cpp
+  gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/c10d/exchange.cpp

@@ -18,11 +18,11 @@
 #include "cli/quantity.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
+#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/mapped_file.h"
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
-#include "gpipe/checkpoint/sha256.h"
 #include "gpipe/gpipe.h"
 #include "train/checkpoint_dir.h"
 
@@ -85,7 +85,7 @@ InspectedFile inspect_file(const std::string& folder, const ManifestFile& expect
     if (static_cast<std::int64_t>(file.size()) != expected.bytes) {
       return {expected, fmt::format("has {} bytes", file.size())};
     }
-    return {expected, sha256_of(file.view()) == expected.sha256 ? "" : "has another hash"};
+    return {expected, content_hash_of(file.view()) == expected.hash ? "" : "has another hash"};
   } catch (const CheckpointError& error) {
     return {expected, error.what()};
   }
@@ -160,11 +160,11 @@ std::string describe_manifest(const Inspection& inspection) {
   }
   std::vector<std::vector<std::string>> rows;
   for (const InspectedFile& file : inspection.files) {
-    rows.push_back({file.expected.name, cli::format_bytes(file.expected.bytes), file.expected.sha256.substr(0, 16),
+    rows.push_back({file.expected.name, cli::format_bytes(file.expected.bytes), file.expected.hash.substr(0, 16),
                     file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
   }
   return text + "\n" +
-         cli::to_table({{"file", cli::Align::kLeft}, {"size"}, {"sha256", cli::Align::kLeft}, {"", cli::Align::kLeft}},
+         cli::to_table({{"file", cli::Align::kLeft}, {"size"}, {"xxh3", cli::Align::kLeft}, {"", cli::Align::kLeft}},
                        rows) +
          "\n";
 }
@@ -233,6 +233,26 @@ struct ConvertCommand {
   bool force = false;
 };
 
+// Of the set that lies in a folder, sound or not; none if there is none.
+std::set<std::string> shards_in(const std::string& folder) {
+  std::set<std::string> shards;
+  try {
+    const std::string path = folder + "/" + kIndexName;
+    for (const auto& item : parse_safetensors_index(MappedFile(path).view(), path).file_of) shards.insert(item.second);
+  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) then nothing is known to be a part of it
+  }
+  return shards;
+}
+
+// Removes the parts of a set that was there before.
+void write_set(const std::string& folder, const Safetensors& content, std::int64_t shard_bytes) {
+  std::set<std::string> old_shards = shards_in(folder);
+  save_safetensors_set(folder, content, shard_bytes);
+  for (const std::string& shard : shards_in(folder)) old_shards.erase(shard);
+  std::error_code ignored;
+  for (const std::string& shard : old_shards) std::filesystem::remove(folder + "/" + shard, ignored);
+}
+
 int run_convert(const ConvertCommand& command) {
   namespace fs = std::filesystem;
   warn_of_damaged(command.from);
@@ -246,7 +266,7 @@ int run_convert(const ConvertCommand& command) {
     std::error_code error;
     fs::create_directories(command.to, error);
     if (error) throw cli::UsageError(fmt::format("'{}': {}", command.to, error.message()), "name another folder");
-    save_safetensors_set(command.to, content, command.shard_bytes);
+    write_set(command.to, content, command.shard_bytes);
   } else {
     if (fs::is_directory(command.to)) {
       throw cli::UsageError(fmt::format("'{}' is a folder", command.to),
@@ -263,8 +283,8 @@ int run_convert(const ConvertCommand& command) {
 void add_inspect_command(CLI::App& app, cli::Run& chosen) {
   auto options = std::make_shared<InspectCommand>();
   CLI::App& command = *app.add_subcommand("inspect");
-  command.add_option("path", options->path, "A safetensors file, an index, a checkpoint or a folder of them")
-      ->type_name("PATH")
+  command.add_option("PATH", options->path, "A safetensors file, an index, a checkpoint or a folder of them")
+      ->type_name("")
       ->required();
   command.add_flag("--json", options->json, "Print JSON");
   cli::set_help(command,
@@ -279,11 +299,11 @@ void add_inspect_command(CLI::App& app, cli::Run& chosen) {
 void add_convert_command(CLI::App& app, cli::Run& chosen) {
   auto options = std::make_shared<ConvertCommand>();
   CLI::App& command = *app.add_subcommand("convert");
-  command.add_option("from", options->from, "A safetensors file, an index, a checkpoint or a folder of them")
-      ->type_name("FROM")
+  command.add_option("FROM", options->from, "A safetensors file, an index, a checkpoint or a folder of them")
+      ->type_name("")
       ->required();
-  command.add_option("to", options->to, "The file, or with --shard-size the folder, to write")
-      ->type_name("TO")
+  command.add_option("TO", options->to, "The file, or with --shard-size the folder, to write")
+      ->type_name("")
       ->required();
   cli::add_value(command, "--shard-size", options->shard_bytes, cli::parse_bytes,
                  "Several files of at most this size, such as 2GiB, and their index")

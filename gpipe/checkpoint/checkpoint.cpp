@@ -94,16 +94,15 @@ TrainingState state_in(const Manifest& manifest, const Safetensors& content) {
 }
 
 // The part of the optimizer's state that belongs to this rank.
-OptimizerState own_state(const std::string& path, const Manifest& manifest, const LayerNames& layers) {
-  OptimizerState state{manifest.optimizer, manifest.groups, load_slots(path, manifest)};
+OptimizerState own_state(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
+                         const LayerNames& layers) {
+  const auto is_own = [&](const std::string& slot) { return !layers.is_elsewhere(slot); };
+  OptimizerState state{manifest.optimizer, manifest.groups, load_slots(path, manifest, checked, is_own)};
   for (OptimizerGroup& group : state.groups) {
     group.parameters.erase(std::remove_if(group.parameters.begin(), group.parameters.end(),
                                           [&](const std::string& name) { return layers.is_elsewhere(name); }),
                            group.parameters.end());
   }
-  state.slots.erase(std::remove_if(state.slots.begin(), state.slots.end(),
-                                   [&](const auto& slot) { return layers.is_elsewhere(slot.first); }),
-                    state.slots.end());
   return state;
 }
 
@@ -118,17 +117,19 @@ struct Prepared {
 Prepared prepare(const std::string& path, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                  const LoadOptions& options) {
   const Manifest manifest = read_manifest(path);
-  if (options.check_hashes) check_hashes(path, own_share(*pipeline, manifest.files));
   if (manifest.seed != pipeline->options().seed() && !options.any_seed) {
     throw CheckpointError(path, fmt::format(" was saved with the seed {}, but the pipeline has {}: it would draw other "
                                             "random numbers; make the pipeline with the same seed",
                                             manifest.seed, pipeline->options().seed()));
   }
   const LayerNames layers(*pipeline);
+  const std::vector<ManifestFile> checked =
+      options.check_hashes ? own_share(*pipeline, manifest.files) : std::vector<ManifestFile>();
+  const OptimizerState state = own_state(path, manifest, checked, layers);
   const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
   Prepared prepared;
   prepared.copies = prepare_weights(content, path, *pipeline, layers);
-  prepared.set_optimizer = prepare_state(optimizer, *pipeline, own_state(path, manifest, layers), path);
+  prepared.set_optimizer = prepare_state(optimizer, *pipeline, state, path);
   prepared.state = state_in(manifest, content);
   prepared.pipeline_step = manifest.pipeline_step;
   return prepared;
@@ -227,7 +228,10 @@ TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline,
     });
   }
   const torch::NoGradGuard no_grad;
-  for (auto& [weight, value] : prepared.copies) weight.copy_(value);
+  run_parallel(prepared.copies.size(), [&](std::size_t index) {
+    const torch::NoGradGuard no_grad_here;
+    prepared.copies[index].first.copy_(prepared.copies[index].second);
+  });
   prepared.set_optimizer();
   pipeline->set_step(prepared.pipeline_step);
   return prepared.state;

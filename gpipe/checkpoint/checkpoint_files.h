@@ -1,6 +1,7 @@
 // The files of a checkpoint: the shards of its stages, and their hashes.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -30,7 +31,10 @@ void check_hashes(const std::string& checkpoint, const std::vector<ManifestFile>
 // Those of the weights, with their index.
 std::vector<ManifestFile> model_files(const Manifest& manifest);
 
-// The optimizer's slots, from all shards. Throws CheckpointError.
-NamedTensors load_slots(const std::string& checkpoint, const Manifest& manifest);
+// The optimizer's slots that are `wanted`, from all shards, in memory of their own. Compares on the way the `checked` files of the
+// checkpoint, whatever is in them, with their hashes. Throws CheckpointError.
+NamedTensors load_slots(
+    const std::string& checkpoint, const Manifest& manifest, const std::vector<ManifestFile>& checked = {},
+    const std::function<bool(const std::string& name)>& wanted = [](const auto&) { return true; });
 
 }  // namespace gpipe

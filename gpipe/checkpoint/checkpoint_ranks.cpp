@@ -84,9 +84,9 @@ void throw_first(const PipelineImpl& pipeline, const std::vector<Said>& said) {
   throw CheckpointError(text);
 }
 
-std::string to_text(const std::vector<ManifestFile>& files) {
+std::string encode_files(const std::vector<ManifestFile>& files) {
   Json list = Json::array();
-  for (const ManifestFile& file : files) list.push_back({file.name, file.bytes, file.sha256});
+  for (const ManifestFile& file : files) list.push_back({file.name, file.bytes, file.hash});
   return list.dump();
 }
 
@@ -201,7 +201,7 @@ SavedCheckpoint RankSave::finish() {
   SavedCheckpoint saved;
   try {
     const std::vector<std::string> shards =
-        agree(*pipeline_, "ending a checkpoint", [&] { return to_text(written_.get()); });
+        agree(*pipeline_, "ending a checkpoint", [&] { return encode_files(written_.get()); });
     const std::string told =
         agree(*pipeline_, "putting a checkpoint in place", [&]() -> std::string {
           if (!commits_) return "";

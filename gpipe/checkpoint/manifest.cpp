@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
 
@@ -16,7 +17,6 @@ namespace {
 
 constexpr const char* kFormat = "gpipe checkpoint";
 constexpr std::int64_t kVersion = 1;
-constexpr std::size_t kHashDigits = 64;
 
 constexpr std::string_view kEnd = "\n}\n";
 constexpr std::string_view kSeal = ",\n  \"crc32\": \"";
@@ -150,12 +150,13 @@ class ManifestReader {
       const std::string where = fmt::format("file {}: ", manifest.files.size());
       if (!value.is_object()) json_.fail(where + "it is no object");
       ManifestFile file{json_.text(value, "name", where), json_.number(value, "bytes", where),
-                        json_.text(value, "sha256", where)};
+                        json_.text(value, "xxh3", where)};
       if (!is_plain_file_name(file.name) || file.name == kManifestName || !seen.insert(file.name).second) {
         json_.fail(fmt::format("{}{} is no name for it", where, quoted_name(file.name)));
       }
-      if (file.sha256.size() != kHashDigits || file.sha256.find_first_not_of("0123456789abcdef") != std::string::npos) {
-        json_.fail(fmt::format("{}its sha256 is not 64 hexadecimal digits", where));
+      if (file.hash.size() != ContentHash::kNumDigits ||
+          file.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
+        json_.fail(fmt::format("{}its xxh3 is not {} hexadecimal digits", where, ContentHash::kNumDigits));
       }
       manifest.files.push_back(std::move(file));
     }
@@ -184,7 +185,7 @@ std::string to_json(const Manifest& manifest) {
   for (const OptimizerGroup& group : manifest.groups) json["optimizer"]["groups"].push_back(to_json(group));
   json["files"] = nlohmann::ordered_json::array();
   for (const ManifestFile& file : manifest.files) {
-    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"sha256", file.sha256}});
+    json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", file.hash}});
   }
   try {
     return seal_manifest(json.dump(2) + "\n");

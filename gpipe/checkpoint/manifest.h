@@ -16,7 +16,7 @@ constexpr const char* kManifestName = "manifest.json";
 struct ManifestFile {
   std::string name;  // in the checkpoint's folder
   std::int64_t bytes = 0;
-  std::string sha256;  // 64 hexadecimal digits
+  std::string hash;  // see ContentHash
 };
 
 // A parameter group of an optimizer, with its options as libtorch calls them. What is on or off is 1 or 0.

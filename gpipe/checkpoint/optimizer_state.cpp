@@ -105,17 +105,17 @@ void visit(torch::optim::AdagradParamState& state, const torch::optim::AdagradOp
 }
 
 template <typename OptimizerT, typename OptionsT, typename StateT>
-struct Kind {
+struct OptimizerKind {
   using Optimizer = OptimizerT;
   using Options = OptionsT;
   using State = StateT;
   const char* name;
 };
-using Sgd = Kind<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState>;
-using Adam = Kind<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>;
-using AdamW = Kind<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>;
-using RmsProp = Kind<torch::optim::RMSprop, torch::optim::RMSpropOptions, torch::optim::RMSpropParamState>;
-using Adagrad = Kind<torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::AdagradParamState>;
+using Sgd = OptimizerKind<torch::optim::SGD, torch::optim::SGDOptions, torch::optim::SGDParamState>;
+using Adam = OptimizerKind<torch::optim::Adam, torch::optim::AdamOptions, torch::optim::AdamParamState>;
+using AdamW = OptimizerKind<torch::optim::AdamW, torch::optim::AdamWOptions, torch::optim::AdamWParamState>;
+using RmsProp = OptimizerKind<torch::optim::RMSprop, torch::optim::RMSpropOptions, torch::optim::RMSpropParamState>;
+using Adagrad = OptimizerKind<torch::optim::Adagrad, torch::optim::AdagradOptions, torch::optim::AdagradParamState>;
 
 // Calls f with the kind of the optimizer.
 template <typename Function>
@@ -275,7 +275,8 @@ class Preparation {
                        fmt::join(parameter.sizes(), ", "), at::toString(parameter.scalar_type())));
     }
     const torch::NoGradGuard no_grad;
-    value = at::empty_like(parameter.detach(), at::MemoryFormat::Preserve).copy_(saved);
+    const bool fits_as_it_is = parameter.is_contiguous() && parameter.device().is_cpu();
+    value = fits_as_it_is ? saved : at::empty_like(parameter.detach(), at::MemoryFormat::Preserve).copy_(saved);
   }
 
   void take(const std::string& name, const at::Tensor& saved, const at::Tensor& /*parameter*/,

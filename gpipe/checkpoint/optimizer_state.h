@@ -27,7 +27,7 @@ OptimizerState state_of(torch::optim::Optimizer& optimizer, const torch::nn::Mod
 
 // Checks that the optimizer is of the same type, with the same parameters in the same groups, and that the slots are those that
 // it needs; throws CheckpointError, which speaks of `path`, or InvalidArgument as above. Nothing has changed then. What is
-// returned gives the optimizer the options and copies of the slots.
+// returned gives the optimizer the options and the slots, which are its own from then on.
 std::function<void()> prepare_state(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                     const OptimizerState& state, const std::string& path);
 

@@ -10,11 +10,12 @@
 #include <memory>
 #include <optional>
 
+#include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/checkpoint/input_file.h"
 #include "gpipe/checkpoint/mapped_file.h"
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
-#include "gpipe/checkpoint/sha256.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 
@@ -62,7 +63,7 @@ std::optional<at::ScalarType> scalar_type(const SafetensorsType& type) {
 }
 
 // Hashes and writes a piece while it is in the cache.
-void write_hashed(OutputFile& file, Sha256* hash, const void* bytes, std::size_t size) {
+void write_hashed(OutputFile& file, ContentHash* hash, const void* bytes, std::size_t size) {
   constexpr std::size_t kPiece = std::size_t{1} << 20;
   if (hash == nullptr) {
     file.write(bytes, size);
@@ -88,7 +89,7 @@ std::vector<SafetensorsEntry> entries_of(const NamedTensors& tensors) {
   return entries;
 }
 
-std::int64_t write(FileSystem& files, const std::string& path, const Safetensors& content, Sha256* hash) {
+std::int64_t write(FileSystem& files, const std::string& path, const Safetensors& content, ContentHash* hash) {
   std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
   const std::string header = make_safetensors_header(entries, content.metadata);
   std::map<std::string, const at::Tensor*> by_name;
@@ -108,6 +109,19 @@ bool is_aligned(const void* data, int element_bytes) {
   return reinterpret_cast<std::uintptr_t>(data) % static_cast<std::uintptr_t>(element_bytes) == 0;
 }
 
+// The header of a file whose tensors libtorch can hold.
+SafetensorsHeader header_of(const MappedFile& file) {
+  SafetensorsHeader header = parse_safetensors(file.view(), file.path());
+  for (const SafetensorsEntry& entry : header.entries) {
+    if (scalar_type(*entry.type)) continue;
+    throw CheckpointError(file.path(),
+                          fmt::format(": {} is of type {}, which libtorch {} does not have; convert it, or "
+                                      "use a newer libtorch",
+                                      quoted_name(entry.name), entry.type->name, TORCH_VERSION));
+  }
+  return header;
+}
+
 at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, const SafetensorsHeader& header,
                      const SafetensorsEntry& entry) {
   const at::TensorOptions options(*scalar_type(*entry.type));
@@ -125,7 +139,7 @@ at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, const SafetensorsH
 }  // namespace
 
 WrittenFile write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content) {
-  Sha256 hash;
+  ContentHash hash;
   const std::int64_t bytes = write(files, path, content, &hash);
   return {bytes, hash.finish()};
 }
@@ -143,19 +157,35 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
 
 Safetensors load_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
-  const SafetensorsHeader header = parse_safetensors(file->view(), path);
-  for (const SafetensorsEntry& entry : header.entries) {
-    if (scalar_type(*entry.type)) continue;
-    throw CheckpointError(path, fmt::format(": {} is of type {}, which libtorch {} does not have; convert it, or use a "
-                                            "newer libtorch",
-                                            quoted_name(entry.name), entry.type->name, TORCH_VERSION));
-  }
+  const SafetensorsHeader header = header_of(*file);
   Safetensors content;
   content.metadata = header.metadata;
   for (const SafetensorsEntry& entry : header.entries) {
     content.tensors.emplace_back(entry.name, tensor_in(file, header, entry));
   }
   return content;
+}
+
+Safetensors read_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted,
+                             ContentHash* hash) {
+  const SafetensorsHeader header = header_of(MappedFile(path));
+  InputFile file(path);
+  file.read_past(static_cast<std::size_t>(header.data_start), hash);
+  std::vector<const SafetensorsEntry*> in_file;
+  for (const SafetensorsEntry& entry : header.entries) in_file.push_back(&entry);
+  std::sort(in_file.begin(), in_file.end(), [](const auto* a, const auto* b) { return a->begin < b->begin; });
+  std::map<std::string, at::Tensor> tensors;
+  for (const SafetensorsEntry* entry : in_file) {
+    const auto bytes = static_cast<std::size_t>(entry->num_bytes());
+    if (!wanted(entry->name)) {
+      file.read_past(bytes, hash);
+      continue;
+    }
+    const at::TensorOptions options(*scalar_type(*entry->type));
+    at::Tensor& tensor = tensors[entry->name] = at::empty(entry->shape, options);
+    file.read(tensor.data_ptr(), bytes, hash);
+  }
+  return {{tensors.begin(), tensors.end()}, header.metadata};
 }
 
 void save_safetensors_set(const std::string& folder, const Safetensors& content, std::int64_t max_shard_bytes,

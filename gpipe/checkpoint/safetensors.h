@@ -4,6 +4,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <utility>
@@ -31,6 +32,12 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
 // tensors are pages of the file that are read when they are used: see MappedFile. Changing them does not change the file.
 Safetensors load_safetensors(const std::string& path);
 
+class ContentHash;
+// The same for the tensors that are `wanted`, into memory of their own. If there is a `hash`, it gets every byte of the file on the
+// way; what it says is known only afterwards.
+Safetensors read_safetensors(const std::string& path, const std::function<bool(const std::string& name)>& wanted,
+                             ContentHash* hash);
+
 // The same for a model in several files, model-00001-of-00003.safetensors and so on, with the index that names them, in an
 // existing folder. A file holds tensors in the order of their names, up to `max_shard_bytes`, but at least one. The index
 // is written last, so that a folder with an index is whole.
@@ -41,7 +48,7 @@ Safetensors load_safetensors_set(const std::string& index_path);
 
 struct WrittenFile {
   std::int64_t bytes = 0;
-  std::string sha256;
+  std::string hash;
 };
 
 // The same as save_safetensors, in place: flushed, but not renamed. For who takes care of that.

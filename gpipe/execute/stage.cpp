@@ -20,7 +20,7 @@ const ChainLayer& loss_layer() {
   return layer;
 }
 
-std::vector<bool> flags(const Tensors& tensors) {
+std::vector<bool> requires_grad_of(const Tensors& tensors) {
   std::vector<bool> requires_grad;
   requires_grad.reserve(tensors.size());
   for (const at::Tensor& tensor : tensors) requires_grad.push_back(tensor.defined() && tensor.requires_grad());
@@ -248,7 +248,7 @@ Crossing Stage::run(int micro_batch, const Piece& piece, Crossing entries, bool 
         "\"{}\" is stashed, but not popped, unlike in the first batch; every forward must use the same skips",
         store.stashed.begin()->first));
   }
-  exits.requires_grad = flags(exits.tensors);
+  exits.requires_grad = requires_grad_of(exits.tensors);
   return exits;
 }
 

@@ -46,7 +46,7 @@ TEST_F(CheckpointRanksTest, AreThoseOfThreads) {
   const std::string path = latest_checkpoint(folder_ + "/ranks");
   const auto by_name = [](const std::string& checkpoint) {
     std::map<std::string, std::string> files;
-    for (const ManifestFile& file : read_manifest(checkpoint).files) files[file.name] = file.sha256;
+    for (const ManifestFile& file : read_manifest(checkpoint).files) files[file.name] = file.hash;
     return files;
   };
   EXPECT_EQ(by_name(path), by_name(expected.path));

@@ -10,7 +10,7 @@
 
 #include "fault_file_system.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
-#include "gpipe/checkpoint/sha256.h"
+#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/weights.h"
 #include "training.h"
 
@@ -359,9 +359,9 @@ TEST_F(CheckpointTest, OfTheWriterThatFailsIsReportedAndTheNextIsTried) {
   EXPECT_EQ(writer.wait()->path, folder_ + "/step-0000000002");
 }
 
-TEST(Sha256Test, IsThatOfTheStandard) {
-  EXPECT_EQ(sha256_of("abc"), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
-  EXPECT_EQ(sha256_of(""), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+TEST(ContentHashTest, IsThatOfXxhsum) {
+  EXPECT_EQ(content_hash_of(""), "99aa06d3014798d86001c324468d497f");
+  EXPECT_EQ(content_hash_of("abc"), "06b05ab6733a618578af5f94892f3950");
 }
 
 }  // namespace

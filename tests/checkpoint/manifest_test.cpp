@@ -35,7 +35,7 @@ Manifest sample() {
   manifest.libtorch_version = "1.13.1";
   manifest.optimizer = "Adam";
   manifest.groups = {{{{"lr", 0.1}, {"eps", 1e-300}}, {"0.weight", "0.bias"}}, {{{"lr", 1.0 / 3}}, {"1.weight"}}};
-  manifest.files = {{"model-00001-of-00001.safetensors", 12, std::string(64, 'a')}, {"b", 0, std::string(64, '0')}};
+  manifest.files = {{"model-00001-of-00001.safetensors", 12, std::string(32, 'a')}, {"b", 0, std::string(32, '0')}};
   return manifest;
 }
 
@@ -81,8 +81,8 @@ TEST(Manifest, RefusesWhatIsNone) {
   refuses("\"model-00001-of-00001.safetensors\"", "\"b\"", "is no name for it");
   refuses("\"model-00001-of-00001.safetensors\"", "\"manifest.json\"", "is no name for it");
   refuses("\"bytes\": 12", "\"bytes\": \"12\"", "\"bytes\" is no whole number");
-  refuses("aaaa", "aaaA", "64 hexadecimal digits");
-  refuses("aaaa", "aaa", "64 hexadecimal digits");
+  refuses("aaaa", "aaaA", "32 hexadecimal digits");
+  refuses("aaaa", "aaa", "32 hexadecimal digits");
   refuses("\"0.bias\"", "\"0.weight\"", "is there twice");
   refuses("\"lr\": 0.1", "\"lr\": null", "is no number");
   refuses("\"1f1b\"", "1", "\"schedule\" is no text");

@@ -13,6 +13,7 @@
 #include <random>
 
 #include "fault_file_system.h"
+#include "gpipe/checkpoint/content_hash.h"
 
 namespace gpipe {
 namespace {
@@ -129,6 +130,33 @@ TEST_F(SafetensorsTest, TensorsCanBeChangedAndTheFileStaysAsItIs) {
   // A new file takes the old one's name; what was loaded stays.
   save_safetensors(path_, {{{"other", torch::zeros(1000)}}, {}});
   for (const auto& [name, tensor] : loaded.tensors) EXPECT_TRUE(tensor.eq(1).all().item<bool>()) << name;
+}
+
+TEST_F(SafetensorsTest, WhatIsWantedIsReadAndAllOfItHashed) {
+  Safetensors content = sample();
+  content.tensors.emplace_back("long", torch::randn({300, 1000}));
+  content.tensors.emplace_back("longer", torch::randn({700, 1000}));
+  save_safetensors(path_, content);
+  const NamedTensors all = load_safetensors(path_).tensors;
+  for (const std::string& left_out : {"", "long", "longer", "Float"}) {
+    for (const bool is_hashed : {true, false}) {
+      ContentHash hash;
+      const Safetensors read = read_safetensors(
+          path_, [&](const std::string& name) { return name != left_out; }, is_hashed ? &hash : nullptr);
+      if (is_hashed) {
+        EXPECT_EQ(hash.finish(), content_hash_of(bytes()));
+      }
+      EXPECT_EQ(read.metadata, content.metadata);
+      ASSERT_EQ(read.tensors.size(), all.size() - (left_out.empty() ? 0 : 1));
+      auto next = read.tensors.begin();
+      for (const auto& [name, tensor] : all) {
+        if (name == left_out) continue;
+        EXPECT_EQ(next->first, name);
+        EXPECT_EQ(hex(next->second), hex(tensor)) << name;
+        ++next;
+      }
+    }
+  }
 }
 
 TEST_F(SafetensorsTest, ElementsThatAreNotAlignedAreRead) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstring>
@@ -393,6 +394,15 @@ TEST_F(Resume, InTheMiddleOfAnEpochEndsWithTheSameWeights) {
   ASSERT_EQ(run_gpipe({"convert", run_, converted}).exit_code, 0);
   EXPECT_TRUE(read_file(converted) == read_file(straight));
   ASSERT_EQ(run_gpipe({"convert", converted, folder_.path("parts"), "--shard-size", "100KiB"}).exit_code, 0);
+  const auto num_parts = [&] {
+    const std::filesystem::directory_iterator files(folder_.path("parts"));
+    return std::count_if(begin(files), end(files),
+                         [](const auto& file) { return file.path().extension() == ".safetensors"; });
+  };
+  EXPECT_GT(num_parts(), 2);
+  // Another set in its place leaves nothing of it.
+  ASSERT_EQ(run_gpipe({"convert", run_, folder_.path("parts"), "--shard-size", "1GiB", "--force"}).exit_code, 0);
+  EXPECT_EQ(num_parts(), 1);
   const std::string merged = folder_.path("merged.safetensors");
   ASSERT_EQ(run_gpipe({"convert", folder_.path("parts"), merged}).exit_code, 0);
   EXPECT_TRUE(read_file(merged) == read_file(straight));

@@ -14,7 +14,6 @@ namespace gpipe {
 namespace {
 
 std::string to_string(const std::vector<std::uint8_t>& bytes) { return {bytes.begin(), bytes.end()}; }
-std::vector<std::uint8_t> to_vector(const std::string& bytes) { return {bytes.begin(), bytes.end()}; }
 
 }  // namespace
 
@@ -63,7 +62,7 @@ std::vector<std::uint8_t> ProvenStore::compareSet(const std::string& key, const 
                        static_cast<std::uint32_t>(expected.size()), static_cast<std::uint32_t>(value.size()), 0};
   std::string result;
   ask(request, key + to_string(expected) + to_string(value), &result);
-  return to_vector(result);
+  return {result.begin(), result.end()};
 }
 
 bool ProvenStore::find(const std::string& key, std::string& value) {
@@ -80,7 +79,7 @@ std::vector<std::uint8_t> ProvenStore::get(const std::string& key) {
   wait({key});
   std::string value;
   find(key, value);
-  return to_vector(value);
+  return {value.begin(), value.end()};
 }
 
 std::int64_t ProvenStore::add(const std::string& key, std::int64_t value) {

@@ -1,0 +1,55 @@
+#include "gpipe/checkpoint/input_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <vector>
+
+#include "gpipe/checkpoint/output_file.h"
+
+namespace gpipe {
+namespace {
+
+constexpr std::size_t kPiece = std::size_t{1} << 18;  // stays in the cache until it is hashed
+
+}  // namespace
+
+InputFile::InputFile(const std::string& path) : path_(path), file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
+  if (!file_.is_open()) throw_file_error(path_, "cannot be opened");
+}
+
+void InputFile::read_piece(char* bytes, std::size_t size) {
+  while (size > 0) {
+    const ssize_t got = ::read(file_.get(), bytes, size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) throw_file_error(path_, "cannot be read");
+    if (got == 0) throw CheckpointError(path_, " became shorter while it was read; try again");
+    bytes += got;
+    size -= static_cast<std::size_t>(got);
+  }
+}
+
+void InputFile::read(void* bytes, std::size_t size, ContentHash* hash) {
+  auto* next = static_cast<char*>(bytes);
+  for (std::size_t piece = 0; size > 0; next += piece, size -= piece) {
+    piece = std::min(size, kPiece);
+    read_piece(next, piece);
+    if (hash != nullptr) hash->add(next, piece);
+  }
+}
+
+void InputFile::read_past(std::size_t size, ContentHash* hash) {
+  if (hash == nullptr) {
+    if (lseek(file_.get(), static_cast<off_t>(size), SEEK_CUR) < 0) throw_file_error(path_, "cannot be read");
+    return;
+  }
+  std::vector<char> bytes(std::min(size, kPiece));
+  for (std::size_t piece = 0; size > 0; size -= piece) {
+    piece = std::min(size, kPiece);
+    read(bytes.data(), piece, hash);
+  }
+}
+
+}  // namespace gpipe
