@@ -92,7 +92,7 @@ Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sente
   if (location != std::string::npos) problem.erase(0, location + 2);
   if (!problem.empty()) {
     throw DataError(kName, fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, problem),
-                    "use a smaller vocabulary or more text");
+                    "use a vocabulary of another size, or more text");
   }
   return Vocabulary(std::move(model), kName);
 }

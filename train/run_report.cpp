@@ -111,7 +111,11 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   summary.ended = ending_text(result, options);
   summary.num_steps = result.num_steps - result.first_step;
   if (!result.checkpoint.empty()) summary.files.emplace_back("checkpoint", result.checkpoint);
-  if (summary.num_steps == 0) return "\n" + to_text(summary);
+  if (summary.num_steps == 0) {
+    for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
+    if (!options.save_path.empty() && result.num_steps > 0) summary.files.emplace_back("weights", options.save_path);
+    return "\n" + to_text(summary);
+  }
   summary.seconds = result.seconds;
   summary.num_items = static_cast<double>(result.num_items);
   summary.unit = task.unit();

@@ -123,8 +123,10 @@ class Trainer {
       if (reports()) cli::print(fmt::format("no checkpoint in {}: from the beginning\n", options_.checkpoint_dir));
       return false;
     }
-    if (reports())
-      cli::print(fmt::format("{}resumed from {}, after step {}\n", resumed->notes, resumed->path, resumed->step));
+    if (reports()) {
+      cli::print(fmt::format("{}resumed from {}, after step {}{}\n", resumed->notes, resumed->path, resumed->step,
+                             resumed->step < num_steps_ ? "" : ": all steps were taken before; --steps adds more"));
+    }
     result_.first_step = result_.num_steps = resumed->step;
     result_.checkpoint = resumed->path;
     position_ = resumed->position;

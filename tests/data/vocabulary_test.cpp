@@ -107,7 +107,7 @@ TEST(Vocabulary, SaysWhenTheTextIsTooSmallForIt) {
   options.size = 8000;
   EXPECT_THAT(refusal([&] { Vocabulary::train(sentences(), options); }),
               AllOf(HasSubstr("vocabulary: 500 sentences do not give 8000 ids"),
-                    HasSubstr("; use a smaller vocabulary or more text")));
+                    HasSubstr("; use a vocabulary of another size, or more text")));
   EXPECT_THAT(refusal([] { Vocabulary::train(std::vector<std::string>{}, {}); }), HasSubstr("no text to make it of"));
   EXPECT_THAT(refusal([] { Vocabulary::train(std::vector<std::string>{"", " \n "}, {}); }), HasSubstr("no text"));
 }

@@ -369,6 +369,11 @@ TEST_F(Resume, InTheMiddleOfAnEpochEndsWithTheSameWeights) {
   EXPECT_THAT(second.out, AllOf(HasSubstr("resumed from"), HasSubstr("after step 5"), Not(HasSubstr("note:"))));
   EXPECT_TRUE(read_file(resumed) == read_file(straight));
   EXPECT_FALSE(std::filesystem::exists(run_ + "/step-0000000002"));
+  // Once more, with nothing left to do.
+  const Outcome third = train_in_run({"--stages", "1", "--steps", "7", "--resume"});
+  ASSERT_EQ(third.exit_code, 0) << third.err;
+  EXPECT_THAT(third.out, HasSubstr("after step 7: all steps were taken before"));
+  EXPECT_EQ(value_of(third.out, "test_accuracy"), value_of(second.out, "test_accuracy"));
 
   std::istringstream lines(read_file(metrics));
   int num_steps = 0;
