@@ -11,11 +11,11 @@
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "models/registry.h"
+#include "train/checkpoint_dir.h"
 #include "train/image_task.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
 #include "train/option_group.h"
-#include "train/run_checkpoints.h"
 #include "train/run_options.h"
 #include "train/run_report.h"
 #include "train/translate_task.h"
@@ -40,12 +40,16 @@ std::string usages(models::Task task) {
   return fmt::format("{}", fmt::join(usages, ", "));
 }
 
-// Weights mean nothing without the vocabulary they were trained with.
+// Weights mean nothing without the vocabulary they were trained with. All checkpoints of a training have the same.
 std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
-  const std::string checkpoint = checkpoint_to_resume(options);
-  const std::string& path = checkpoint.empty() ? options.weights_path : checkpoint;
-  if (path.empty()) return std::nullopt;
-  return ModelFile(path).vocabulary();
+  for (const std::string& path : options.resume ? checkpoints_in(options.checkpoint_dir) : std::vector<std::string>()) {
+    try {
+      return ModelFile(path).vocabulary();
+    } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) the training passes over it as well, and tells
+    }
+  }
+  if (options.weights_path.empty()) return std::nullopt;
+  return ModelFile(options.weights_path).vocabulary();
 }
 
 // The end of every task: build, train, say how it went.

@@ -1,0 +1,80 @@
+// What gpipe train makes of a folder of checkpoints that is damaged, cannot be read or is to be replaced, and of signals.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "run_command.h"
+
+namespace gpipe::cli {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+class ResumeLm : public ::testing::Test {
+ protected:
+  ResumeLm() {
+    std::string text;
+    for (int line = 0; line < 400; ++line) text += "the cat sat on the mat and the dog ran off\n";
+    folder_.write("text.txt", text);
+  }
+
+  Arguments command(const Arguments& more) const {
+    Arguments arguments = {"train",
+                           "lm",
+                           "--text",
+                           folder_.path("text.txt"),
+                           "--model",
+                           "transformer-lm:1,16,16,2",
+                           "--vocabulary",
+                           "275",
+                           "--batch-size",
+                           "16",
+                           "--micro-batches",
+                           "4",
+                           "--lr-schedule",
+                           "constant",
+                           "--warmup",
+                           "0",
+                           "--sequence-length",
+                           "16"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  }
+  Outcome train(const Arguments& more) const { return run_gpipe(command(more)); }
+  // Leaves the checkpoints of these many steps.
+  void train_in_run(const std::string& steps) const {
+    const Outcome outcome = train({"--steps", steps, "--checkpoint-every", "1", "--checkpoint-dir", run_});
+    ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  }
+  std::string checkpoint(int step) const { return run_ + "/step-000000000" + std::to_string(step); }
+  static void damage(const std::string& file) {
+    std::string bytes = read_file(file);
+    ASSERT_FALSE(bytes.empty()) << file;
+    bytes.back() ^= 1;
+    std::ofstream(file, std::ios::binary) << bytes;
+  }
+
+  const TemporaryFolder folder_;
+  const std::string run_ = folder_.path("run");
+};
+
+TEST_F(ResumeLm, TakesTheVocabularyOfACheckpointThatIsNotDamaged) {
+  train_in_run("3");
+  damage(checkpoint(3) + "/model-00001-of-00002.safetensors");
+  std::filesystem::resize_file(checkpoint(2) + "/manifest.json", 10);
+  const Outcome resumed = train({"--steps", "4", "--checkpoint-dir", run_, "--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, AllOf(HasSubstr("is damaged"), HasSubstr("after step 1")));
+  for (const int step : {1, 4}) damage(checkpoint(step) + "/model-00001-of-00002.safetensors");
+  const Outcome refused = train({"--steps", "5", "--checkpoint-dir", run_, "--resume"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("none of its checkpoints is whole"));
+}
+
+}  // namespace
+}  // namespace gpipe::cli
