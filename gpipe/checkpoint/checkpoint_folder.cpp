@@ -185,6 +185,7 @@ std::string commit_checkpoint(FileSystem& files, const std::string& temporary, c
   const std::string json = to_json(manifest);
   file.write(json.data(), json.size());
   file.finish();
+  read_manifest(temporary);  // what cannot be read again is not put in place
   sync_directory(files, temporary);
   Name name{manifest.step, 0};
   while (fs::exists(path_of(folder, name))) ++name.repetition;

@@ -14,7 +14,7 @@ namespace gpipe {
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 //   D/step-0000000100.tmp/     1. files are written and flushed, by every rank its own
 //   D/step-0000000100.tmp/manifest.json
-//                              2. by rank 0, when all are there; then the folder is flushed
+//                              2. by rank 0, when all are there, and read again; then the folder is flushed
 //   D/step-0000000100/         3. the folder is renamed, and D is flushed: from now on the checkpoint exists
 //   D/latest                   4. a file with the folder's name, replaced by rename
 //   D/step-0000000050.tmp/     5. older ones that are not to be kept are renamed, then removed

@@ -152,6 +152,7 @@ template <typename K>
 OptimizerState state_of_kind(const K& kind, torch::optim::Optimizer& optimizer, const Names& names) {
   OptimizerState result;
   result.type = kind.name;
+  std::set<std::string> seen;  // a layer that is in the chain twice gives its parameters twice
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     OptimizerGroup saved;
     auto& options = static_cast<typename K::Options&>(group.options());
@@ -160,6 +161,7 @@ OptimizerState state_of_kind(const K& kind, torch::optim::Optimizer& optimizer, 
       const auto known = names.find(parameter.unsafeGetTensorImpl());
       if (known == names.end()) continue;
       const std::string& parameter_name = known->second;
+      if (!seen.insert(parameter_name).second) continue;
       saved.parameters.push_back(parameter_name);
       const auto found = optimizer.state().find(optimizer_state_key(parameter));
       if (found == optimizer.state().end()) continue;
@@ -219,7 +221,8 @@ class Preparation {
   }
 
   void add_group(std::size_t index, torch::optim::OptimizerParamGroup& group, const OptimizerGroup& saved) {
-    check_parameters(index, group, saved);
+    const std::vector<at::Tensor> parameters = new_parameters(group);
+    check_parameters(index, parameters, saved);
     auto options = static_cast<const typename K::Options&>(group.options());
     std::set<std::string> known;
     visit(options, [&](const char* name, auto& value) {
@@ -231,15 +234,24 @@ class Preparation {
     for (const auto& item : saved.options) {
       if (known.count(item.first) == 0) fail(fmt::format("group {} has an unknown option {}", index, item.first));
     }
-    for (const at::Tensor& parameter : group.params()) add_state(parameter, options);
+    for (const at::Tensor& parameter : parameters) add_state(parameter, options);
     options_->push_back(options);
   }
 
-  void check_parameters(std::size_t index, const torch::optim::OptimizerParamGroup& group,
+  // Those that the model has, each once, as state_of gives them.
+  std::vector<at::Tensor> new_parameters(const torch::optim::OptimizerParamGroup& group) {
+    std::vector<at::Tensor> parameters;
+    for (const at::Tensor& parameter : group.params()) {
+      const auto known = names_.find(parameter.unsafeGetTensorImpl());
+      if (known != names_.end() && seen_.insert(known->second).second) parameters.push_back(parameter);
+    }
+    return parameters;
+  }
+
+  void check_parameters(std::size_t index, const std::vector<at::Tensor>& parameters,
                         const OptimizerGroup& saved) const {
     std::set<std::string> there(saved.parameters.begin(), saved.parameters.end());
-    for (const at::Tensor& parameter : group.params()) {
-      if (names_.count(parameter.unsafeGetTensorImpl()) == 0) continue;
+    for (const at::Tensor& parameter : parameters) {
       const std::string& name = names_.at(parameter.unsafeGetTensorImpl());
       if (there.erase(name) == 0) fail(fmt::format("{} is not in its group {}", quoted_name(name), index));
     }
@@ -247,9 +259,7 @@ class Preparation {
   }
 
   void add_state(const at::Tensor& parameter, const typename K::Options& options) {
-    const auto known = names_.find(parameter.unsafeGetTensorImpl());
-    if (known == names_.end()) return;
-    const std::string& parameter_name = known->second;
+    const std::string& parameter_name = names_.at(parameter.unsafeGetTensorImpl());
     typename K::State state;
     std::vector<std::string> missing;
     bool has_any = false;
@@ -288,6 +298,7 @@ class Preparation {
   torch::optim::Optimizer& optimizer_;
   const Names& names_;
   const std::string& path_;
+  std::set<std::string> seen_;               // parameters
   std::map<std::string, at::Tensor> slots_;  // that were not taken yet
   std::shared_ptr<std::vector<typename K::Options>> options_ = std::make_shared<std::vector<typename K::Options>>();
   std::shared_ptr<std::vector<std::pair<at::Tensor, typename K::State>>> states_ =

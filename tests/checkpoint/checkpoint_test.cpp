@@ -289,6 +289,39 @@ TEST_F(CheckpointTest, WeightsGoToAPlainSequentialAndBack) {
   EXPECT_TRUE(torch::equal(other->forward(input), pipeline->forward(input)));
 }
 
+TEST_F(CheckpointTest, HoldsALayerThatIsInTheChainTwice) {
+  const auto make = [] {
+    torch::manual_seed(1);
+    torch::nn::Linear twice(3, 3);
+    return torch::nn::Sequential(twice, torch::nn::Tanh(), twice);
+  };
+  for (const double momentum : {0.0, 0.9}) {
+    const std::string folder = fmt::format("{}/{}", folder_, momentum);
+    struct Shared {
+      Shared(const torch::nn::Sequential& layers, double momentum)
+          : pipeline(LayerChain(layers), PipelineOptions(1).num_micro_batches(2)),
+            optimizer(pipeline->parameters(), torch::optim::SGDOptions(0.1).momentum(momentum)) {}
+      void step() {
+        optimizer.zero_grad();
+        pipeline->train_step(at::ones({4, 3}), at::zeros({4, 3}), torch::nn::MSELoss());
+        optimizer.step();
+      }
+      Pipeline pipeline;
+      torch::optim::SGD optimizer;
+    };
+    Shared first(make(), momentum);
+    first.step();
+    save_checkpoint(folder, first.pipeline, first.optimizer, {});
+    first.step();
+    Shared second(make(), momentum);
+    load_checkpoint(folder, second.pipeline, second.optimizer);
+    second.step();
+    for (std::size_t index = 0; index < first.pipeline->parameters().size(); ++index) {
+      EXPECT_TRUE(torch::equal(first.pipeline->parameters()[index], second.pipeline->parameters()[index])) << momentum;
+    }
+  }
+}
+
 // Waits in its first call until it is let go.
 class GatedFileSystem : public FaultFileSystem {
  public:

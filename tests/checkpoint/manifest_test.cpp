@@ -215,6 +215,18 @@ TEST_F(CheckpointFolder, WhatIsDamagedIsPassedOver) {
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.txt"));
 }
 
+TEST_F(CheckpointFolder, WhatCouldNotBeReadIsNotPutInPlace) {
+  add(1);
+  Manifest manifest;
+  manifest.step = 2;
+  manifest.groups = {{{}, {"0.weight", "0.weight"}}};
+  const std::string temporary = begin_checkpoint(real_file_system(), folder_, 2);
+  EXPECT_THROW(commit_checkpoint(real_file_system(), temporary, manifest), CheckpointError);
+  EXPECT_THAT(names(), ElementsAre("step-0000000001"));
+  EXPECT_EQ(latest_checkpoint(folder_), folder_ + "/step-0000000001");
+  EXPECT_FALSE(std::filesystem::exists(folder_ + "/step-0000000002"));
+}
+
 TEST_F(CheckpointFolder, AStepThatIsSavedAgainTakesThePlaceOfTheFirst) {
   const std::string first = add(4);
   const std::string second = add(4);
