@@ -92,7 +92,8 @@ void add_file_options(CLI::App& command, TrainerOptions& options) {
   const auto add_file = [&](const char* name, std::string& target, const char* description, const char* type) {
     group.add(type, name, target, parse_path, description);
   };
-  add_file("--weights", options.weights_path, "Begin with these weights (safetensors) instead of fresh ones", "FILE");
+  add_file("--weights", options.weights_path,
+           "Begin with these weights (safetensors, or a checkpoint) instead of fresh ones", "FILE");
   add_file("--save", options.save_path, "Keep the weights here (safetensors)", "FILE");
   add_file("--trace", options.trace_path, "Write the last step as a trace for Perfetto", "FILE");
   add_file("--metrics", options.metrics_path, "Write a line of JSON a step", "FILE");

@@ -55,6 +55,7 @@ std::map<std::string, at::Tensor> tensors_by_name(const NamedTensors& tensors, c
     std::string name = is_wrapped ? full_name.substr(wrapper.size()) : full_name;
     if (!starts_with(name, options.prefix)) continue;
     name = renamed(name.substr(options.prefix.size()), options.rename);
+    if (options.ignore && options.ignore(name)) continue;
     if (by_name.emplace(name, tensor).second) continue;
     throw CheckpointError(path, fmt::format(": two of its tensors would be \"{}\"; correct the new names", name));
   }

@@ -3,6 +3,7 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -29,6 +30,8 @@ struct LoadWeightsOptions {
   // New names for those in the file, after the prefix was taken off. A name that ends in a dot stands for all that begin
   // with it; a whole name goes before those, a longer one before a shorter one. {"fc.", "head."}
   std::map<std::string, std::string> rename;
+  // Of the names that come of it, those that are passed over, such as another rank's; empty: none.
+  std::function<bool(const std::string&)> ignore;
 };
 
 // What did not fit.

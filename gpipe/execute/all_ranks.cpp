@@ -29,17 +29,15 @@ int layer_of(const std::vector<std::string>& layers, const std::string& weight) 
 
 }  // namespace
 
-void load_weights(const std::string& path, const Pipeline& pipeline) {
-  Safetensors content = load_safetensors(path);
+WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options) {
   const std::vector<std::string> layers = layer_names(pipeline);
-  NamedTensors& tensors = content.tensors;
-  tensors.erase(std::remove_if(tensors.begin(), tensors.end(),
-                               [&](const auto& item) {
-                                 const int layer = layer_of(layers, item.first);
-                                 return layer < pipeline->num_layers() && !pipeline->runs_layer(layer);
-                               }),
-                tensors.end());
-  load_weights(content, path, *pipeline.ptr());
+  LoadWeightsOptions own = options;
+  own.ignore = [&](const std::string& name) {
+    const int layer = layer_of(layers, name);
+    const bool is_elsewhere = layer < pipeline->num_layers() && !pipeline->runs_layer(layer);
+    return is_elsewhere || (options.ignore && options.ignore(name));
+  };
+  return load_weights(path, *pipeline.ptr(), own);
 }
 
 bool any_rank(const Pipeline& pipeline, bool value) {

@@ -4,12 +4,13 @@
 #include <string>
 
 #include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
 
-// Into the layers that this rank runs; the file may have those of other ranks, too. Throws as load_weights for a module does.
-void load_weights(const std::string& path, const Pipeline& pipeline);
+// Into the layers that this rank runs; what is read may have those of other ranks, too. Else as load_weights for a module.
+WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options = {});
 
 // All ranks call those below. They throw PeerError.
 

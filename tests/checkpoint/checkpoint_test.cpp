@@ -282,6 +282,17 @@ TEST_F(CheckpointTest, WeightsGoToAPlainSequentialAndBack) {
   const at::Tensor input = torch::randn({4, 5});
   EXPECT_TRUE(torch::equal(other->forward(input), pipeline->forward(input)));
 
+  Pipeline third(LayerChain(nn::convert_batch_norm(torch::nn::Sequential(
+                     torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 3)))),
+                 PipelineOptions(3).num_micro_batches(2));
+  LoadWeightsOptions head_only;
+  head_only.strict = false;
+  head_only.ignore = [](const std::string& name) { return name.rfind("2.", 0) != 0; };
+  EXPECT_EQ(load_weights(folder_, third, head_only).num_loaded, 2);
+  EXPECT_EQ(load_weights(folder_, third).num_loaded, 9);
+  third->eval();
+  EXPECT_TRUE(torch::equal(third->forward(input), pipeline->forward(input)));
+
   const std::string file = folder_ + "/plain.safetensors";
   for (at::Tensor& parameter : other->parameters()) parameter.detach().mul_(2);
   save_weights(file, *other);

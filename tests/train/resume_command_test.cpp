@@ -76,5 +76,24 @@ TEST_F(ResumeLm, TakesTheVocabularyOfACheckpointThatIsNotDamaged) {
   EXPECT_THAT(refused.err, HasSubstr("none of its checkpoints is whole"));
 }
 
+TEST_F(ResumeLm, WeightsOfACheckpointBeginAnotherTraining) {
+  train_in_run("2");
+  const std::string file = folder_.path("weights.safetensors");
+  ASSERT_EQ(run_gpipe({"convert", run_, file}).exit_code, 0);
+  ASSERT_EQ(train({"--steps", "1", "--weights", file, "--save", folder_.path("of_file")}).exit_code, 0);
+  for (const std::string& weights : {run_, checkpoint(2), checkpoint(2) + "/model.safetensors.index.json"}) {
+    const std::string saved = folder_.path("of_checkpoint");
+    const Outcome outcome = train({"--steps", "1", "--weights", weights, "--save", saved, "--force"});
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    EXPECT_TRUE(read_file(saved) == read_file(folder_.path("of_file"))) << weights;
+  }
+  Arguments ranks = {"launch", "-n", "2", "--", GPIPE_COMMAND};
+  const std::string saved = folder_.path("of_ranks");
+  for (const std::string& word : command({"--steps", "1", "--weights", run_, "--save", saved})) ranks.push_back(word);
+  const Outcome outcome = run_gpipe(ranks);
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(read_file(saved) == read_file(folder_.path("of_file")));
+}
+
 }  // namespace
 }  // namespace gpipe::cli
