@@ -102,8 +102,14 @@ class Trainer {
       throw;
     }
     progress_.clear();
-    save();  // before the last evaluation, which may take long
-    save_last_checkpoint();
+    // Before the last evaluation, which may take long. What is wrong with one of the two does not prevent the other.
+    try {
+      save_last_checkpoint();
+    } catch (const CheckpointError&) {
+      save();
+      throw;
+    }
+    save();
     if (result_.ending == Ending::kDone) {
       progress_.print(fmt::format("step {}: evaluating", result_.num_steps));
       evaluate(/*is_last=*/true);

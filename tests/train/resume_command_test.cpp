@@ -1,12 +1,14 @@
 // What gpipe train makes of a folder of checkpoints that is damaged, cannot be read or is to be replaced, and of signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <filesystem>
 #include <fstream>
 #include <string>
 
 #include "run_command.h"
+#include "tests/launch/running_command.h"
 
 namespace gpipe::cli {
 namespace {
@@ -74,6 +76,29 @@ TEST_F(ResumeLm, TakesTheVocabularyOfACheckpointThatIsNotDamaged) {
   const Outcome refused = train({"--steps", "5", "--checkpoint-dir", run_, "--resume"});
   EXPECT_EQ(refused.exit_code, 1);
   EXPECT_THAT(refused.err, HasSubstr("none of its checkpoints is whole"));
+}
+
+TEST_F(ResumeLm, OfWeightsAndTheLastCheckpointOneIsSavedIfTheOtherCannotBe) {
+  const std::string weights = folder_.path("weights/lm.safetensors");
+  // Ends a training that has lost a folder: there is a file in its place.
+  const auto end_without = [&](const std::string& lost) {
+    std::filesystem::create_directories(folder_.path("weights"));
+    Arguments arguments = command({"--steps", "100000", "--save", weights, "--checkpoint-dir", run_, "--force"});
+    arguments.insert(arguments.begin(), GPIPE_COMMAND);
+    RunningCommand running(arguments);
+    EXPECT_TRUE(running.prints("step 1/"));
+    std::filesystem::remove_all(lost);
+    std::ofstream(lost) << "x";
+    running.send(SIGTERM);
+    const Outcome outcome = running.finish();
+    EXPECT_EQ(outcome.exit_code, 1);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(lost), HasSubstr("Not a directory")));
+    std::filesystem::remove(lost);
+  };
+  end_without(folder_.path("weights"));
+  EXPECT_TRUE(std::filesystem::exists(run_ + "/latest"));
+  end_without(run_);
+  EXPECT_TRUE(std::filesystem::exists(weights));
 }
 
 TEST_F(ResumeLm, WeightsOfACheckpointBeginAnotherTraining) {
