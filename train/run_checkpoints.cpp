@@ -42,13 +42,14 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
     : options_(options),
       task_(task),
       learning_rate_(learning_rate),
-      writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {
-  if (options.resume || !options.force || read_world().rank != 0) return;
-  // A restart would go on from them.
-  const int count = remove_checkpoints(options.checkpoint_dir);
+      writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
+
+void RunCheckpoints::remove_earlier() const {
+  if (options_.resume || !options_.force || read_world().rank != 0) return;
+  const int count = remove_checkpoints(options_.checkpoint_dir);
   if (count == 0) return;
   cli::print(fmt::format("removed {} checkpoint{} of an earlier training from {}\n", count, count == 1 ? "" : "s",
-                         options.checkpoint_dir));
+                         options_.checkpoint_dir));
 }
 
 std::map<std::string, std::string> RunCheckpoints::notes() const {

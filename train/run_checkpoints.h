@@ -31,6 +31,9 @@ class RunCheckpoints {
   // training.
   std::optional<Resumed> resume(Pipeline& pipeline, torch::optim::Optimizer& optimizer) const;
 
+  // With --force, of a training that begins: a restart would go on from them. To be called when nothing of it can be refused any more.
+  void remove_earlier() const;
+
   // Begins to save; returns the seconds that the training was held up. Throws what was wrong with the save before.
   double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
               const data::Position& position);

@@ -81,7 +81,7 @@ class Trainer {
     rate.warmup_steps = options_.warmup_steps.value_or(std::min(rate.warmup_steps, num_steps_ / 10));
     rate.check();
     if (!options_.checkpoint_dir.empty()) checkpoints_.emplace(options_, task_, rate);
-    if (!resume() && !options_.weights_path.empty()) load_weights(options_.weights_path, pipeline_);
+    if (!resume()) begin();
     if (!reports()) return;
     if (!options_.metrics_path.empty()) {
       if (result_.first_step > 0) {
@@ -138,6 +138,13 @@ class Trainer {
     position_ = resumed->position;
     task_.seek(position_);
     return true;
+  }
+
+  void begin() {
+    if (!options_.weights_path.empty()) load_weights(options_.weights_path, pipeline_);
+    if (!checkpoints_) return;
+    any_rank(pipeline_, false);  // all have read the weights, which may be in a checkpoint that goes now
+    checkpoints_->remove_earlier();
   }
 
   void take_steps() {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <signal.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <string>
@@ -118,6 +119,21 @@ TEST_F(ResumeLm, WeightsOfACheckpointBeginAnotherTraining) {
   const Outcome outcome = run_gpipe(ranks);
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_TRUE(read_file(saved) == read_file(folder_.path("of_file")));
+}
+
+TEST_F(ResumeLm, ForceRemovesCheckpointsOnceTheNewTrainingHasItsWeights) {
+  train_in_run("2");
+  const std::string file = folder_.path("other.safetensors");
+  Arguments other = command({"--steps", "1", "--save", file});
+  std::replace(other.begin(), other.end(), std::string("transformer-lm:1,16,16,2"),
+               std::string("transformer-lm:2,16,16,2"));
+  ASSERT_EQ(run_gpipe(other).exit_code, 0);
+  EXPECT_EQ(train({"--steps", "1", "--checkpoint-dir", run_, "--force", "--weights", file}).exit_code, 1);
+  EXPECT_TRUE(std::filesystem::exists(checkpoint(2)));
+  const Outcome outcome = train({"--steps", "1", "--checkpoint-dir", run_, "--force", "--weights", run_});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("removed 2 checkpoints"));
+  EXPECT_FALSE(std::filesystem::exists(checkpoint(2)));
 }
 
 }  // namespace
