@@ -134,7 +134,7 @@ int eval(const EvalCommand& command) {
   load_weights(file.content(), file.path(), *pipeline);
   pipeline->eval();
   const torch::NoGradGuard no_grad;
-  for (const Measure& measure : task->evaluate(pipeline, /*is_last=*/true)) {
+  for (const Measure& measure : task->evaluate(pipeline, /*is_last=*/true, [] { return false; })) {
     cli::print(fmt::format("{}: {}\n", measure.name, measure.text));
   }
   return cli::kDone;

@@ -1,4 +1,4 @@
-// Ctrl-C: the step at hand is finished, then the run ends in good order.
+// Ctrl-C and SIGTERM: the step at hand is finished, then the run ends in good order.
 #pragma once
 
 #include <array>
@@ -19,7 +19,19 @@ class Interrupt {
   static int signal();
 
  private:
-  static constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
+  std::array<struct sigaction, 2> before_{};
+};
+
+// While it lives, inside of an Interrupt: nothing is left to be saved, and a signal ends the process at once; SIGTERM with exit code
+// 0 if that is well.
+class EndAtOnce {
+ public:
+  explicit EndAtOnce(bool termination_is_well);
+  ~EndAtOnce();
+  EndAtOnce(const EndAtOnce&) = delete;
+  EndAtOnce& operator=(const EndAtOnce&) = delete;
+
+ private:
   std::array<struct sigaction, 2> before_{};
 };
 

@@ -96,9 +96,10 @@ PipelineImpl::Loss LmTask::loss(std::int64_t num_items) const {
   return token_loss(num_items, {options_.label_smoothing, kNoPadding});
 }
 
-std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/) {
+std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const std::function<bool()>& stop) {
   double sum = 0;
   for (std::int64_t begin = 0; begin < dev_.size(0); begin += options_.batch_size) {
+    if (stop()) return {};
     const at::Tensor rows = dev_.slice(0, begin, std::min(begin + options_.batch_size, dev_.size(0)));
     const at::Tensor logits = pipeline->forward(rows.slice(1, 0, options_.sequence_length).contiguous());
     sum += summed_cross_entropy(logits, rows.slice(1, 1), kNoPadding);

@@ -111,8 +111,11 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   summary.ended = ending_text(result, options);
   summary.num_steps = result.num_steps - result.first_step;
   if (!result.checkpoint.empty()) summary.files.emplace_back("checkpoint", result.checkpoint);
-  if (summary.num_steps == 0) {
+  const auto add_measures = [&] {
     for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
+  };
+  if (summary.num_steps == 0) {
+    add_measures();
     if (!options.save_path.empty() && result.num_steps > 0) summary.files.emplace_back("weights", options.save_path);
     return "\n" + to_text(summary);
   }
@@ -128,7 +131,7 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
     summary.results.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}",
                                                              predicted, measured, predicted / measured));
   }
-  for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
+  add_measures();
   for (const auto& [name, path] :
        {std::make_pair("weights", options.save_path), std::make_pair("trace", options.trace_path),
         std::make_pair("metrics", options.metrics_path), std::make_pair("events", options.tensorboard_dir)}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -48,8 +49,9 @@ class Task {
   // pipeline is to be told LossReduction::kSum.
   virtual PipelineImpl::Loss loss(std::int64_t num_items) const = 0;
 
-  // The last evaluation of a run may take longer. REQUIRES: the pipeline is in evaluation, without gradients.
-  virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) = 0;
+  // The last evaluation of a run may take longer. Asks `stop` between batches, on all ranks alike, and returns nothing once it says
+  // yes. REQUIRES: the pipeline is in evaluation, without gradients.
+  virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) = 0;
 
   // What another command needs to use the weights: goes into their file.
   virtual std::map<std::string, std::string> metadata() const = 0;

@@ -94,6 +94,7 @@ class Trainer {
   }
 
   TrainingResult run() {
+    const Interrupt interrupt;
     try {
       take_steps();
     } catch (...) {
@@ -110,7 +111,9 @@ class Trainer {
       throw;
     }
     save();
+    note_interrupt();
     if (result_.ending == Ending::kDone) {
+      const EndAtOnce at_once(/*termination_is_well=*/!result_.checkpoint.empty());
       progress_.print(fmt::format("step {}: evaluating", result_.num_steps));
       evaluate(/*is_last=*/true);
     }
@@ -147,8 +150,16 @@ class Trainer {
     checkpoints_->remove_earlier();
   }
 
+  // Whether the ranks were asked to end.
+  bool is_interrupted() { return any_rank(pipeline_, Interrupt::is_requested()); }
+
+  void note_interrupt() {
+    if (!is_interrupted() || result_.ending != Ending::kDone) return;
+    const bool is_preempted = any_rank(pipeline_, Interrupt::signal() == SIGTERM);
+    result_.ending = is_preempted ? Ending::kPreempted : Ending::kInterrupted;
+  }
+
   void take_steps() {
-    const Interrupt interrupt;
     pipeline_->train();
     std::int64_t produced = result_.first_step;
     data::Prefetch<TensorBatch> batches(
@@ -174,10 +185,7 @@ class Trainer {
           poll_checkpoint();
         }
       }
-      if (any_rank(pipeline_, Interrupt::is_requested()) && result_.ending == Ending::kDone) {
-        const bool is_preempted = any_rank(pipeline_, Interrupt::signal() == SIGTERM);
-        result_.ending = is_preempted ? Ending::kPreempted : Ending::kInterrupted;
-      }
+      note_interrupt();
     }
   }
 
@@ -280,8 +288,11 @@ class Trainer {
     const torch::NoGradGuard no_grad;
     const Autocast autocast(options_.is_bf16);
     pipeline_->eval();
-    result_.measures = task_.evaluate(pipeline_, is_last);
+    const auto stop = [&] { return !is_last && is_interrupted(); };  // the last one ends at once
+    const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, stop);
     pipeline_->train();
+    if (measures.empty()) return;
+    result_.measures = measures;
     std::vector<std::pair<std::string, double>> values;
     std::string line = fmt::format("step {}:", result_.num_steps);
     for (const Measure& measure : result_.measures) {

@@ -163,11 +163,12 @@ PipelineImpl::Loss TranslateTask::loss(std::int64_t num_items) const {
   return token_loss(num_items, {options_.label_smoothing, Vocabulary::kPad});
 }
 
-double TranslateTask::dev_loss(Pipeline& pipeline) const {
+std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const {
   constexpr std::int64_t kBatch = 64;
   double sum = 0;
   std::int64_t num_tokens = 0;
   for (std::size_t begin = 0; begin < dev_.size(); begin += kBatch) {
+    if (stop()) return std::nullopt;
     std::vector<std::int64_t> samples;
     for (std::size_t sample = begin; sample < std::min(begin + kBatch, dev_.size()); ++sample) {
       samples.push_back(static_cast<std::int64_t>(sample));
@@ -218,10 +219,11 @@ void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures)
   add("all", by_language["all"]);
 }
 
-std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last) {
-  const double loss = dev_loss(pipeline);
-  std::vector<Measure> measures = {{"dev_loss", loss, fmt::format("{:.4f}", loss)},
-                                   {"dev_perplexity", std::exp(loss), fmt::format("{:.2f}", std::exp(loss))}};
+std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) {
+  const std::optional<double> loss = dev_loss(pipeline, stop);
+  if (!loss) return {};
+  std::vector<Measure> measures = {{"dev_loss", *loss, fmt::format("{:.4f}", *loss)},
+                                   {"dev_perplexity", std::exp(*loss), fmt::format("{:.2f}", std::exp(*loss))}};
   if (is_last) add_bleu(pipeline, measures);
   return measures;
 }

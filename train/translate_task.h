@@ -46,7 +46,7 @@ class TranslateTask : public Task {
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 
@@ -58,7 +58,7 @@ class TranslateTask : public Task {
 
   std::vector<TokenPair> encode(const std::vector<data::SentencePair>& pairs) const;
   TensorBatch to_batch(const std::vector<TokenPair>& pairs, const std::vector<std::int64_t>& samples) const;
-  double dev_loss(Pipeline& pipeline) const;
+  std::optional<double> dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const;
   void add_bleu(Pipeline& pipeline, std::vector<Measure>& measures) const;
 
   TranslateTaskOptions options_;

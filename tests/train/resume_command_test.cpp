@@ -10,6 +10,7 @@
 
 #include "run_command.h"
 #include "tests/launch/running_command.h"
+#include "tests/train/image_files.h"
 
 namespace gpipe::cli {
 namespace {
@@ -134,6 +135,34 @@ TEST_F(ResumeLm, ForceRemovesCheckpointsOnceTheNewTrainingHasItsWeights) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("removed 2 checkpoints"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint(2)));
+}
+
+// Evaluation takes much longer than a step, and an epoch is one step.
+TEST(ResumeImage, AnEvaluationDoesNotHoldUpWhoEndsTheTraining) {
+  const TemporaryFolder folder;
+  write_images(folder, "train", 16);
+  write_images(folder, "t10k", 4000);
+  const std::string run = folder.path("run");
+  const auto command = [&](const Arguments& more) {
+    Arguments arguments = {"train",           "image",    "--data-dir",       folder.path(""),
+                           "--model",         "resnet20", "--batch-size",     "16",
+                           "--micro-batches", "4",        "--checkpoint-dir", run};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return arguments;
+  };
+  const Outcome between = run_gpipe_with_signal(command({"--epochs", "9"}), "step 1/", SIGTERM);
+  EXPECT_EQ(between.exit_code, 0) << between.err;
+  EXPECT_THAT(between.out, AllOf(HasSubstr("interrupted after step 1"), Not(HasSubstr("test_accuracy"))));
+  EXPECT_TRUE(std::filesystem::exists(run + "/step-0000000001"));
+  const Outcome last = run_gpipe_with_signal(command({"--epochs", "2", "--resume"}), "evaluating", SIGTERM);
+  EXPECT_EQ(last.exit_code, 0) << last.err;
+  EXPECT_THAT(last.out, Not(HasSubstr("test_accuracy")));
+  EXPECT_TRUE(std::filesystem::exists(run + "/step-0000000002"));
+  // Who begins again is told the result.
+  write_images(folder, "t10k", 20);
+  const Outcome done = run_gpipe(command({"--epochs", "2", "--resume"}));
+  EXPECT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_THAT(done.out, HasSubstr("test_accuracy"));
 }
 
 }  // namespace
