@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "cli/command.h"
+#include "gpipe/checkpoint/paths.h"
 #include "gpipe/gpipe.h"
 
 namespace gpipe::train {
@@ -33,7 +34,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (is_checkpoint_name(name) && entry->is_directory()) names.push_back(name);
+    if (is_checkpoint_name(name) && is_folder(entry->path())) names.push_back(name);
   }
   std::string latest;
   std::getline(std::ifstream(folder + "/" + kLatest), latest);
@@ -67,7 +68,7 @@ int remove_checkpoints(const std::string& folder) {
 }
 
 bool warn_of_damaged(const std::string& folder) {
-  if (!fs::is_directory(folder) || fs::exists(folder + "/" + kManifestName)) return false;
+  if (!is_folder(folder) || is_there(folder + "/" + kManifestName)) return false;
   const std::string used = latest_checkpoint(folder);
   std::string notes;
   for (const std::string& path : checkpoints_in(folder)) {

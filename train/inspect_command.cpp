@@ -21,6 +21,7 @@
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/mapped_file.h"
 #include "gpipe/checkpoint/output_file.h"
+#include "gpipe/checkpoint/paths.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/gpipe.h"
@@ -106,7 +107,7 @@ void read_checkpoint(const std::string& path, Inspection& inspection) {
 Inspection inspect(const std::string& path) {
   Inspection inspection;
   inspection.path = path;
-  if (!std::filesystem::is_directory(path)) {
+  if (!is_folder(path)) {
     const bool is_index = std::filesystem::path(path).extension() == ".json";
     inspection.kind = is_index ? "safetensors files" : "safetensors file";
     if (is_index) {
@@ -116,7 +117,7 @@ Inspection inspect(const std::string& path) {
     }
     return inspection;
   }
-  if (!std::filesystem::exists(path + "/" + kManifestName) && std::filesystem::exists(path + "/" + kIndexName)) {
+  if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kIndexName)) {
     inspection.kind = "safetensors files";
     read_set(path + "/" + kIndexName, inspection);
     return inspection;
@@ -259,7 +260,7 @@ int run_convert(const ConvertCommand& command) {
   const Safetensors content = load_model(command.from);
   const bool is_set = command.shard_bytes != 0;
   const std::string target = is_set ? command.to + "/" + kIndexName : command.to;
-  if (!command.force && fs::exists(target)) {
+  if (!command.force && is_there(target)) {
     throw cli::UsageError(fmt::format("'{}' already exists", target), "name another one, or add --force to replace it");
   }
   if (is_set) {
@@ -268,7 +269,7 @@ int run_convert(const ConvertCommand& command) {
     if (error) throw cli::UsageError(fmt::format("'{}': {}", command.to, error.message()), "name another folder");
     write_set(command.to, content, command.shard_bytes);
   } else {
-    if (fs::is_directory(command.to)) {
+    if (is_folder(command.to)) {
       throw cli::UsageError(fmt::format("'{}' is a folder", command.to),
                             "name a file, or add --shard-size for a folder");
     }

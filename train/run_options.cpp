@@ -10,6 +10,7 @@
 #include "cli/option.h"
 #include "cli/output_file.h"
 #include "cli/quantity.h"
+#include "gpipe/checkpoint/paths.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/schedule/registry.h"
@@ -127,7 +128,7 @@ void check_checkpoint_options(const TrainerOptions& options) {
     throw cli::UsageError("--keep-every means nothing without --keep-last: all checkpoints are kept",
                           "add --keep-last N, or leave it out");
   }
-  if (std::filesystem::exists(options.checkpoint_dir) && !std::filesystem::is_directory(options.checkpoint_dir)) {
+  if (is_there(options.checkpoint_dir) && !is_folder(options.checkpoint_dir)) {
     throw cli::UsageError(fmt::format("--checkpoint-dir '{}' is not a folder", options.checkpoint_dir),
                           "name another one");
   }

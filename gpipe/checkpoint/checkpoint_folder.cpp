@@ -13,6 +13,7 @@
 
 #include "gpipe/checkpoint/mapped_file.h"
 #include "gpipe/checkpoint/output_file.h"
+#include "gpipe/checkpoint/paths.h"
 
 namespace gpipe {
 namespace {
@@ -105,9 +106,9 @@ void remove_leftovers(FileSystem& files, const std::string& folder) {
 }
 
 void make_folder(FileSystem& files, const std::string& path) {
-  if (fs::is_directory(path)) return;
+  if (is_folder(path)) return;
   const std::string parent = directory_of(path);
-  if (!fs::exists(parent)) make_folder(files, parent);
+  if (!is_there(parent)) make_folder(files, parent);
   if (files.mkdir(path) != 0 && errno != EEXIST) throw_file_error(path, "cannot be created");
   sync_directory(files, parent);
 }
@@ -150,7 +151,7 @@ std::vector<std::string> list_checkpoints(const std::string& folder) {
 
 std::string latest_checkpoint(const std::string& given_folder) {
   const std::string folder = without_slashes(given_folder);
-  if (!fs::is_directory(folder)) return "";
+  if (!is_folder(folder)) return "";
   std::string said;
   std::getline(std::ifstream(folder + "/" + kLatest), said);
   if (parse_name(said) && is_whole(folder + "/" + said)) return folder + "/" + said;
@@ -159,11 +160,11 @@ std::string latest_checkpoint(const std::string& given_folder) {
 }
 
 std::string resolve_checkpoint(const std::string& path) {
-  if (fs::exists(path + "/" + kManifestName)) return without_slashes(path);
+  if (is_there(path + "/" + kManifestName)) return without_slashes(path);
   std::string latest = latest_checkpoint(path);
   if (latest.empty()) {
-    throw CheckpointError(path, fs::exists(path) ? ": there is no whole checkpoint in it; name another folder"
-                                                 : ": there is no such folder; check the path");
+    throw CheckpointError(path, is_there(path) ? ": there is no whole checkpoint in it; name another folder"
+                                               : ": there is no such folder; check the path");
   }
   return latest;
 }
@@ -188,7 +189,7 @@ std::string commit_checkpoint(FileSystem& files, const std::string& temporary, c
   read_manifest(temporary);  // what cannot be read again is not put in place
   sync_directory(files, temporary);
   Name name{manifest.step, 0};
-  while (fs::exists(path_of(folder, name))) ++name.repetition;
+  while (is_there(path_of(folder, name))) ++name.repetition;
   std::string path = path_of(folder, name);
   put_in_place(files, temporary, path);
   replace_file(files, folder + "/" + kLatest, to_text(name) + "\n");

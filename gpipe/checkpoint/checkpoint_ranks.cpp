@@ -10,6 +10,7 @@
 
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
+#include "gpipe/checkpoint/paths.h"
 #include "gpipe/execute/ranks.h"
 #include "gpipe/execute/step_call.h"
 #include "gpipe/transport/c10d/exchange.h"
@@ -167,7 +168,7 @@ RankSave::~RankSave() {
 }
 
 std::vector<ManifestFile> RankSave::write_shards() const {
-  if (!fs::is_directory(temporary_)) {
+  if (!is_folder(temporary_)) {
     throw CheckpointError(temporary_,
                           ": rank 0 has made this folder, but it is not to be seen from here; the folder of the "
                           "checkpoints has to be on a file system that all hosts share, under the same path");
@@ -271,15 +272,14 @@ Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& 
 
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
   const bool decides = pipeline.ranks()->peers().world().rank == 0;
-  const std::string found =
-      agree(pipeline, "loading a checkpoint", [&]() -> std::string {
-        if (!decides) return "";
-        const std::string resolved = resolve_checkpoint(path);
-        return fs::exists(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string();
-      }).front();
+  const std::string found = agree(pipeline, "loading a checkpoint", [&]() -> std::string {
+                              if (!decides) return "";
+                              const std::string resolved = resolve_checkpoint(path);
+                              return is_there(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string();
+                            }).front();
   const std::string checkpoint = found.empty() ? without_slashes(path) : without_slashes(path) + "/" + found;
   const std::vector<std::string> seen = agree(pipeline, "looking for a checkpoint", [&] {
-    if (!fs::exists(checkpoint + "/" + kManifestName)) {
+    if (!is_there(checkpoint + "/" + kManifestName)) {
       throw CheckpointError(checkpoint,
                             ": rank 0 has found this checkpoint, but it is not to be seen from here; the folder has "
                             "to be on a file system that all hosts share, under the same path");

@@ -23,6 +23,8 @@ const char* remedy_for(int error) {
     case EROFS:
     case ENOENT:
     case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
       return "check the path and its permissions";
     default:
       return "check the disk, or name another folder";

@@ -4,10 +4,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint/checkpoint_folder.h"
+#include "gpipe/checkpoint/paths.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 
 namespace gpipe {
@@ -124,14 +124,14 @@ WeightsReport load_weights(const Safetensors& content, const std::string& path, 
 }
 
 Safetensors load_model(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) {
+  if (!is_folder(path)) {
     return ends_with(path, ".json") ? load_safetensors_set(path) : load_safetensors(path);
   }
   const std::string index = path + "/" + kIndexName;
   const std::string single = path + "/model.safetensors";
-  const bool is_checkpoint = std::filesystem::exists(path + "/" + kManifestName);
-  if (!is_checkpoint && std::filesystem::exists(index)) return load_safetensors_set(index);
-  if (!is_checkpoint && std::filesystem::exists(single)) return load_safetensors(single);
+  const bool is_checkpoint = is_there(path + "/" + kManifestName);
+  if (!is_checkpoint && is_there(index)) return load_safetensors_set(index);
+  if (!is_checkpoint && is_there(single)) return load_safetensors(single);
   const std::string checkpoint = resolve_checkpoint(path);
   const Manifest manifest = read_manifest(checkpoint);
   check_hashes(checkpoint, model_files(manifest));

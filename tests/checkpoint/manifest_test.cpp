@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <limits>
 #include <random>
 
@@ -17,6 +18,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -213,6 +215,20 @@ TEST_F(CheckpointFolder, WhatIsDamagedIsPassedOver) {
   add(6);
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/step-0000000004.tmp"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.txt"));
+}
+
+TEST_F(CheckpointFolder, ThatCannotBeLookedAtIsAnErrorOfItsOwn) {
+  std::filesystem::create_directory(folder_);
+  const std::string loop = folder_ + "/loop";
+  std::filesystem::create_symlink(loop, loop);
+  const auto refuses = [&](const std::function<void(const std::string&)>& look) {
+    EXPECT_THAT([&] { look(loop + "/run"); },
+                ThrowsMessage<CheckpointError>(AllOf(HasSubstr(loop), HasSubstr("symbolic links; check"))));
+  };
+  refuses([](const std::string& path) { latest_checkpoint(path); });
+  refuses([](const std::string& path) { resolve_checkpoint(path); });
+  refuses([](const std::string& path) { list_checkpoints(path); });
+  refuses([](const std::string& path) { begin_checkpoint(real_file_system(), path, 1); });
 }
 
 TEST_F(CheckpointFolder, WhatCouldNotBeReadIsNotPutInPlace) {

@@ -16,6 +16,7 @@ namespace gpipe::cli {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -135,6 +136,25 @@ TEST_F(ResumeLm, ForceRemovesCheckpointsOnceTheNewTrainingHasItsWeights) {
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("removed 2 checkpoints"));
   EXPECT_FALSE(std::filesystem::exists(checkpoint(2)));
+}
+
+TEST_F(ResumeLm, APathThatCannotBeLookedAtIsNoDefect) {
+  const std::string loop = folder_.path("loop");
+  std::filesystem::create_symlink(loop, loop);
+  for (const Arguments& arguments : {Arguments{"inspect", loop},
+                                     {"inspect", loop + "/run", "--json"},
+                                     {"convert", loop, folder_.path("to")},
+                                     {"convert", folder_.path("text.txt"), loop},
+                                     {"eval", "--weights", loop},
+                                     {"generate", "--weights", loop},
+                                     command({"--weights", loop}),
+                                     command({"--checkpoint-dir", loop}),
+                                     command({"--checkpoint-dir", loop + "/run", "--resume"})}) {
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_THAT(outcome.exit_code, AnyOf(1, 2)) << arguments.front();
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_THAT(outcome.err, Not(HasSubstr("internal error"))) << arguments.front();
+  }
 }
 
 // Evaluation takes much longer than a step, and an epoch is one step.
