@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/checkpoint/optimizer_state.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
 #include "train/checkpoint_dir.h"
@@ -30,6 +31,17 @@ std::vector<std::string> candidates(const Pipeline& pipeline, const std::string&
   std::vector<std::string> paths;
   for (std::string name; std::getline(stream, name);) paths.push_back(folder + "/" + name);
   return paths;
+}
+
+// The learning rate follows its schedule; all else is as it was saved.
+std::string kept_options(const std::vector<OptimizerGroup>& wanted, const std::vector<OptimizerGroup>& saved) {
+  std::string notes;
+  for (const auto& [name, value] : saved.front().options) {
+    const double given = wanted.front().options.at(name);
+    if (name == "lr" || given == value) continue;
+    notes += fmt::format("note: {} stays {}, as the training was begun with, and is not {}\n", name, value, given);
+  }
+  return notes;
 }
 
 }  // namespace
@@ -87,7 +99,9 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   }
   LoadOptions unchecked;
   unchecked.check_hashes = false;  // just done
+  const std::vector<OptimizerGroup> wanted = state_of(optimizer, *pipeline).groups;
   const TrainingState state = load_checkpoint(resumed.path, pipeline, optimizer, unchecked);
+  resumed.notes += kept_options(wanted, manifest.groups);
   resumed.step = state.step;
   try {
     resumed.position = data::parse_position(state.data_position);

@@ -138,6 +138,16 @@ TEST_F(ResumeLm, ForceRemovesCheckpointsOnceTheNewTrainingHasItsWeights) {
   EXPECT_FALSE(std::filesystem::exists(checkpoint(2)));
 }
 
+TEST_F(ResumeLm, TellsWhichOptionsOfTheOptimizerStay) {
+  train_in_run("1");
+  const Outcome outcome =
+      train({"--steps", "2", "--checkpoint-dir", run_, "--resume", "--weight-decay", "0.5", "--lr", "0.002"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("weight_decay stays 0.01"), HasSubstr("and is not 0.5"),
+                                 HasSubstr("the learning rate follows"), Not(HasSubstr("note: lr"))));
+  EXPECT_THAT(run_gpipe({"inspect", run_}).out, HasSubstr("weight_decay 0.01"));
+}
+
 TEST_F(ResumeLm, APathThatCannotBeLookedAtIsNoDefect) {
   const std::string loop = folder_.path("loop");
   std::filesystem::create_symlink(loop, loop);
