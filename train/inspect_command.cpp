@@ -32,6 +32,9 @@ namespace {
 
 using nlohmann::ordered_json;
 
+// In a folder, as load_weights looks for it.
+constexpr const char* kSingleName = "model.safetensors";
+
 struct InspectedTensor {
   std::string file;
   SafetensorsEntry entry;
@@ -78,6 +81,19 @@ void read_set(const std::string& index_path, Inspection& inspection) {
   for (const std::string& shard : shards) {
     read_shard(directory_of(index_path), shard, inspection.tensors, inspection.metadata);
   }
+  std::map<std::string, std::string> missing = index.file_of;
+  for (const InspectedTensor& tensor : inspection.tensors) {
+    const auto found = missing.find(tensor.entry.name);
+    if (found == missing.end() || found->second != tensor.file) {
+      throw CheckpointError(index_path,
+                            fmt::format(" does not say that {} is in {}, but it is; fetch all of them again",
+                                        quoted_name(tensor.entry.name), tensor.file));
+    }
+    missing.erase(found);
+  }
+  if (missing.empty()) return;
+  throw CheckpointError(index_path, fmt::format(" says that {} is in {}, but it is not; fetch all of them again",
+                                                quoted_name(missing.begin()->first), missing.begin()->second));
 }
 
 InspectedFile inspect_file(const std::string& folder, const ManifestFile& expected) {
@@ -120,6 +136,11 @@ Inspection inspect(const std::string& path) {
   if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kIndexName)) {
     inspection.kind = "safetensors files";
     read_set(path + "/" + kIndexName, inspection);
+    return inspection;
+  }
+  if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kSingleName)) {
+    inspection.kind = "safetensors file";
+    read_shard(path, kSingleName, inspection.tensors, inspection.metadata);
     return inspection;
   }
   inspection.kind = "checkpoint";
@@ -264,6 +285,9 @@ int run_convert(const ConvertCommand& command) {
     throw cli::UsageError(fmt::format("'{}' already exists", target), "name another one, or add --force to replace it");
   }
   if (is_set) {
+    if (is_there(command.to + "/" + kManifestName) || !checkpoints_in(command.to).empty()) {
+      throw cli::UsageError(fmt::format("'{}' holds checkpoints", command.to), "name another folder");
+    }
     std::error_code error;
     fs::create_directories(command.to, error);
     if (error) throw cli::UsageError(fmt::format("'{}': {}", command.to, error.message()), "name another folder");

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
 
 #include "run_command.h"
@@ -165,6 +166,42 @@ TEST_F(ResumeLm, APathThatCannotBeLookedAtIsNoDefect) {
     EXPECT_EQ(outcome.out, "");
     EXPECT_THAT(outcome.err, Not(HasSubstr("internal error"))) << arguments.front();
   }
+}
+
+TEST_F(ResumeLm, InspectAndConvertTreatEverySetAlikeAndNoCheckpointIsConvertedInto) {
+  train_in_run("1");
+  const std::string parts = folder_.path("parts");
+  ASSERT_EQ(run_gpipe({"convert", run_, parts, "--shard-size", "8KiB"}).exit_code, 0);
+  const std::string index = parts + "/model.safetensors.index.json";
+  const std::string sound = read_file(index);
+  EXPECT_EQ(run_gpipe({"inspect", parts}).exit_code, 0);
+  const auto json = nlohmann::json::parse(sound);
+  auto more = json;
+  more["weight_map"]["none"] = json["weight_map"].begin().value();
+  auto less = json;
+  less["weight_map"].erase(less["weight_map"].begin().key());
+  for (const auto& bad : {more, less}) {
+    std::ofstream(index) << bad.dump();
+    const std::string to = folder_.path("to");
+    for (const Arguments& command :
+         {Arguments{"inspect", parts}, {"inspect", index, "--json"}, {"convert", parts, to}}) {
+      const Outcome outcome = run_gpipe(command);
+      EXPECT_EQ(outcome.exit_code, 1) << command.front();
+      EXPECT_EQ(outcome.out, "");
+      EXPECT_THAT(outcome.err, HasSubstr("fetch all of them again"));
+    }
+  }
+  std::filesystem::create_directory(folder_.path("single"));
+  ASSERT_EQ(run_gpipe({"convert", run_, folder_.path("single/model.safetensors")}).exit_code, 0);
+  const Outcome single = run_gpipe({"inspect", folder_.path("single")});
+  EXPECT_EQ(single.exit_code, 0) << single.err;
+  EXPECT_THAT(single.out, HasSubstr("gpipe.vocabulary"));
+  for (const std::string& to : {run_, checkpoint(1)}) {
+    const Outcome refused = run_gpipe({"convert", folder_.path("single"), to, "--shard-size", "1MiB", "--force"});
+    EXPECT_EQ(refused.exit_code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("holds checkpoints"));
+  }
+  EXPECT_EQ(run_gpipe({"inspect", run_}).exit_code, 0);
 }
 
 // Evaluation takes much longer than a step, and an epoch is one step.
