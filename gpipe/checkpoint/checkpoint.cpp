@@ -48,16 +48,20 @@ void check_state(const TrainingState& state) {
   }
 }
 
+// Whether another rank has the weight of that name.
+using IsElsewhere = std::function<bool(const std::string&)>;
+
 // What is to be copied into what, once all of it is known to fit.
 std::vector<std::pair<at::Tensor, at::Tensor>> prepare_weights(const Safetensors& content, const std::string& path,
-                                                               const PipelineImpl& pipeline, const LayerNames& layers) {
+                                                               const torch::nn::Module& module,
+                                                               const IsElsewhere& is_elsewhere) {
   std::vector<std::pair<at::Tensor, at::Tensor>> copies;
   std::map<std::string, at::Tensor> saved(content.tensors.begin(), content.tensors.end());
   const auto fail = [&](const std::string& what) {
     throw CheckpointError(
         path, fmt::format(" is of another model: {}; make the same model, or load the weights that fit", what));
   };
-  for (const auto& [name, weight] : weights_of(pipeline)) {
+  for (const auto& [name, weight] : weights_of(module)) {
     const auto found = saved.find(name);
     if (found == saved.end()) fail(fmt::format("it has no \"{}\"", name));
     const at::Tensor& value = found->second;
@@ -70,7 +74,7 @@ std::vector<std::pair<at::Tensor, at::Tensor>> prepare_weights(const Safetensors
     saved.erase(found);
   }
   for (const auto& item : saved) {
-    if (layers.is_elsewhere(item.first)) continue;
+    if (is_elsewhere(item.first)) continue;
     if (item.first.compare(0, std::string(kAddedPrefix).size(), kAddedPrefix) != 0) {
       fail(fmt::format("there is no place here for its \"{}\"", item.first));
     }
@@ -95,12 +99,11 @@ TrainingState state_in(const Manifest& manifest, const Safetensors& content) {
 
 // The part of the optimizer's state that belongs to this rank.
 OptimizerState own_state(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
-                         const LayerNames& layers) {
-  const auto is_own = [&](const std::string& slot) { return !layers.is_elsewhere(slot); };
+                         const IsElsewhere& is_elsewhere) {
+  const auto is_own = [&](const std::string& slot) { return !is_elsewhere(slot); };
   OptimizerState state{manifest.optimizer, manifest.groups, load_slots(path, manifest, checked, is_own)};
   for (OptimizerGroup& group : state.groups) {
-    group.parameters.erase(std::remove_if(group.parameters.begin(), group.parameters.end(),
-                                          [&](const std::string& name) { return layers.is_elsewhere(name); }),
+    group.parameters.erase(std::remove_if(group.parameters.begin(), group.parameters.end(), is_elsewhere),
                            group.parameters.end());
   }
   return state;
@@ -114,6 +117,18 @@ struct Prepared {
   std::function<void()> set_optimizer;
 };
 
+Prepared prepare(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
+                 const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const IsElsewhere& is_elsewhere) {
+  const OptimizerState state = own_state(path, manifest, checked, is_elsewhere);
+  const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
+  Prepared prepared;
+  prepared.copies = prepare_weights(content, path, module, is_elsewhere);
+  prepared.set_optimizer = prepare_state(optimizer, module, state, path);
+  prepared.state = state_in(manifest, content);
+  prepared.pipeline_step = manifest.pipeline_step;
+  return prepared;
+}
+
 Prepared prepare(const std::string& path, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                  const LoadOptions& options) {
   const Manifest manifest = read_manifest(path);
@@ -125,14 +140,37 @@ Prepared prepare(const std::string& path, const Pipeline& pipeline, torch::optim
   const LayerNames layers(*pipeline);
   const std::vector<ManifestFile> checked =
       options.check_hashes ? own_share(*pipeline, manifest.files) : std::vector<ManifestFile>();
-  const OptimizerState state = own_state(path, manifest, checked, layers);
-  const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
-  Prepared prepared;
-  prepared.copies = prepare_weights(content, path, *pipeline, layers);
-  prepared.set_optimizer = prepare_state(optimizer, *pipeline, state, path);
-  prepared.state = state_in(manifest, content);
-  prepared.pipeline_step = manifest.pipeline_step;
-  return prepared;
+  return prepare(path, manifest, checked, *pipeline, optimizer,
+                 [&](const std::string& name) { return layers.is_elsewhere(name); });
+}
+
+void apply(Prepared& prepared) {
+  run_parallel(prepared.copies.size(), [&](std::size_t index) {
+    const torch::NoGradGuard no_grad;
+    prepared.copies[index].first.copy_(prepared.copies[index].second);
+  });
+  prepared.set_optimizer();
+}
+
+// What is known without a pipeline.
+Manifest manifest_of(const TrainingState& state, const OptimizerState& optimizer) {
+  Manifest manifest;
+  manifest.step = state.step;
+  manifest.data_position = state.data_position;
+  manifest.learning_rate = state.learning_rate;
+  manifest.notes = state.notes;
+  manifest.gpipe_version = library_version();
+  manifest.libtorch_version = TORCH_VERSION;
+  manifest.optimizer = optimizer.type;
+  manifest.groups = optimizer.groups;
+  return manifest;
+}
+
+void check_is_plain(const torch::nn::Module& module) {
+  if (dynamic_cast<const PipelineImpl*>(&module) == nullptr) return;
+  throw InvalidArgument(
+      "the checkpoint of a pipeline needs the pipeline itself, not what it points to: pipeline, not "
+      "*pipeline");
 }
 
 }  // namespace
@@ -155,17 +193,10 @@ CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer
   }
 
   Manifest& manifest = snapshot.manifest;
-  manifest.step = state.step;
+  manifest = manifest_of(state, optimizer_state);
   manifest.pipeline_step = pipeline->step();
   manifest.seed = pipeline->options().seed();
-  manifest.data_position = state.data_position;
-  manifest.learning_rate = state.learning_rate;
-  manifest.notes = state.notes;
   manifest.layout = layout_of(*pipeline);
-  manifest.gpipe_version = library_version();
-  manifest.libtorch_version = TORCH_VERSION;
-  manifest.optimizer = std::move(optimizer_state.type);
-  manifest.groups = std::move(optimizer_state.groups);
   to_json(manifest);  // throws before anything is written
   return snapshot;
 }
@@ -227,13 +258,40 @@ TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline,
       return "";
     });
   }
-  const torch::NoGradGuard no_grad;
-  run_parallel(prepared.copies.size(), [&](std::size_t index) {
-    const torch::NoGradGuard no_grad_here;
-    prepared.copies[index].first.copy_(prepared.copies[index].second);
-  });
-  prepared.set_optimizer();
+  apply(prepared);
   pipeline->set_step(prepared.pipeline_step);
+  return prepared.state;
+}
+
+SavedCheckpoint save_checkpoint(const std::string& folder, const torch::nn::Module& module,
+                                torch::optim::Optimizer& optimizer, const TrainingState& state,
+                                const SaveOptions& options) {
+  const auto start = Clock::now();
+  check_is_plain(module);
+  check_state(state);
+  OptimizerState optimizer_state = state_of(optimizer, module);
+  CheckpointSnapshot snapshot;
+  snapshot.metadata = state.metadata;
+  snapshot.manifest = manifest_of(state, optimizer_state);
+  snapshot.manifest.pipeline_step = state.step;
+  snapshot.manifest.layout.schedule = "none";
+  to_json(snapshot.manifest);  // throws before anything is written
+  snapshot.shards.push_back({0, weights_of(module), std::move(optimizer_state.slots)});
+  for (const auto& item : state.added) snapshot.shards.front().weights.push_back(item);
+  SavedCheckpoint saved = write_snapshot(folder, snapshot, options);
+  saved.pause_seconds = seconds_since(start);
+  return saved;
+}
+
+TrainingState load_checkpoint(const std::string& given_path, torch::nn::Module& module,
+                              torch::optim::Optimizer& optimizer, const LoadOptions& options) {
+  check_is_plain(module);
+  const std::string path = resolve_checkpoint(given_path);
+  const Manifest manifest = read_manifest(path);
+  const std::vector<ManifestFile> checked = options.check_hashes ? manifest.files : std::vector<ManifestFile>();
+  Prepared prepared =
+      prepare(path, manifest, checked, module, optimizer, [](const std::string& /*name*/) { return false; });
+  apply(prepared);
   return prepared.state;
 }
 

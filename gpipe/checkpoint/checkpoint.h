@@ -64,6 +64,15 @@ struct LoadOptions {
 TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
 
+// The same for a module without a pipeline, such as a plain torch::nn::Sequential, and its optimizer: what one of them has saved
+// resumes on the other. Its layers draw torch's random numbers, which are not saved; for a pipeline, it counts as one with the seed
+// 0, in which a step was taken for each of `state.step`. Throws InvalidArgument for a PipelineImpl.
+SavedCheckpoint save_checkpoint(const std::string& folder, const torch::nn::Module& module,
+                                torch::optim::Optimizer& optimizer, const TrainingState& state,
+                                const SaveOptions& options = {});
+TrainingState load_checkpoint(const std::string& path, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                              const LoadOptions& options = {});
+
 // A checkpoint before it is written. Its tensors are those of the training unless they are copied.
 struct CheckpointSnapshot {
   Manifest manifest;               // without files

@@ -300,6 +300,64 @@ TEST_F(CheckpointTest, WeightsGoToAPlainSequentialAndBack) {
   EXPECT_TRUE(torch::equal(other->forward(input), pipeline->forward(input)));
 }
 
+// Three steps on a plain module and three on a pipeline are six on either.
+TEST_F(CheckpointTest, GoesFromAPlainSequentialToAPipelineAndBack) {
+  struct Plain {
+    explicit Plain(bool is_pipeline) : model(torch::nn::Linear(5, 4), torch::nn::Tanh(), torch::nn::Linear(4, 3)) {
+      for (at::Tensor& parameter : model->parameters()) parameter.detach().fill_(0.1).view(-1)[0] = 0.3;
+      if (is_pipeline) pipeline = Pipeline(LayerChain(model), PipelineOptions(2).num_micro_batches(1).balance({1, 2}));
+      optimizer = std::make_unique<torch::optim::Adam>(parameters(), torch::optim::AdamOptions(0.05));
+    }
+    std::vector<at::Tensor> parameters() const { return pipeline ? pipeline->parameters() : model->parameters(); }
+    void steps(int first, int count) {
+      for (int step = first; step < first + count; ++step) {
+        const at::Tensor input = at::arange(40).view({8, 5}).to(at::kFloat).mul(0.3 + step).sin();
+        optimizer->zero_grad();
+        if (pipeline) {
+          pipeline->train_step(input, input.slice(1, 0, 3).contiguous(), torch::nn::MSELoss());
+        } else {
+          torch::mse_loss(model->forward(input), input.slice(1, 0, 3)).backward();
+        }
+        optimizer->step();
+      }
+    }
+    SavedCheckpoint save(const std::string& folder, const TrainingState& state) {
+      return pipeline ? save_checkpoint(folder, pipeline, *optimizer, state)
+                      : save_checkpoint(folder, *model, *optimizer, state);
+    }
+    TrainingState load(const std::string& folder) {
+      return pipeline ? load_checkpoint(folder, pipeline, *optimizer) : load_checkpoint(folder, *model, *optimizer);
+    }
+    torch::nn::Sequential model;
+    Pipeline pipeline{nullptr};
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+  };
+  Plain straight(/*is_pipeline=*/false);
+  straight.steps(0, 6);
+  for (const bool is_pipeline_first : {false, true}) {
+    const std::string folder = folder_ + (is_pipeline_first ? "/pipeline" : "/plain");
+    Plain first(is_pipeline_first);
+    first.steps(0, 3);
+    TrainingState state;
+    state.step = 3;
+    state.notes = {{"note", "of mine"}};
+    first.save(folder, state);
+    Plain second(!is_pipeline_first);
+    const TrainingState loaded = second.load(folder);
+    EXPECT_EQ(loaded.step, 3);
+    EXPECT_EQ(loaded.notes, state.notes);
+    second.steps(3, 3);
+    for (std::size_t index = 0; index < straight.parameters().size(); ++index) {
+      EXPECT_TRUE(torch::equal(second.parameters()[index], straight.parameters()[index])) << folder << index;
+    }
+  }
+  Plain pipeline(/*is_pipeline=*/true);
+  EXPECT_THROW(save_checkpoint(folder_, *pipeline.pipeline, *pipeline.optimizer, {}), InvalidArgument);
+  torch::optim::SGD other(straight.model->parameters(), 0.1);
+  EXPECT_THAT([&] { load_checkpoint(folder_ + "/plain", *straight.model, other); },
+              ThrowsMessage<CheckpointError>(HasSubstr("saved with Adam, but this is SGD")));
+}
+
 TEST_F(CheckpointTest, HoldsALayerThatIsInTheChainTwice) {
   const auto make = [] {
     torch::manual_seed(1);
