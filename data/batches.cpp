@@ -11,6 +11,7 @@
 #include "data/order.h"
 #include "data/random.h"
 #include "gpipe/error.h"
+#include "gpipe/even_share.h"
 
 namespace gpipe::data {
 namespace {
@@ -157,10 +158,9 @@ Batch Batches::next() {
     end = ends_[place];
   }
   batch.size = end - begin;
-  const auto border = [&](std::int64_t replica) {
-    return order_.begin() + begin + batch.size * replica / options_.num_replicas;
-  };
-  batch.samples.assign(border(options_.replica), border(options_.replica + 1));
+  const RowRange share = even_share(batch.size, options_.replica, options_.num_replicas);
+  const auto first = order_.begin() + begin + share.first;
+  batch.samples.assign(first, first + share.count);
   ++position_.batch;
   if (position_.batch == num_batches_) position_ = {position_.epoch + 1, 0};
   batch.next = position_;

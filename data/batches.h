@@ -45,7 +45,7 @@ struct Batch {
 };
 
 // An endless stream of batches, epoch after epoch. A batch is a function of its position and the options, without the
-// replicas: replica r of R gets samples [size * r / R, size * (r + 1) / R) of it. Every sample is in one batch of an epoch,
+// replicas: each gets its even_share of it, as from replica_share. Every sample is in one batch of an epoch,
 // unless it is left over and dropped. Thread-compatible.
 class Batches {
  public:

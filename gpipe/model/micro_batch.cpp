@@ -7,6 +7,7 @@
 #include <set>
 
 #include "gpipe/error.h"
+#include "gpipe/even_share.h"
 
 namespace gpipe {
 namespace {
@@ -76,11 +77,10 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
 std::vector<MicroBatch> split_rows(std::int64_t rows, int num_micro_batches) {
   const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
   std::vector<MicroBatch> micro_batches(count);
-  std::int64_t first = 0;
   for (std::int64_t m = 0; m < count; ++m) {
-    micro_batches[m].first_sample = first;
-    micro_batches[m].num_samples = rows / count + (m < rows % count ? 1 : 0);
-    first += micro_batches[m].num_samples;
+    const RowRange share = even_share(rows, m, count);
+    micro_batches[m].first_sample = share.first;
+    micro_batches[m].num_samples = share.count;
   }
   return micro_batches;
 }

@@ -208,6 +208,22 @@ TEST(Batches, AreTheSameWhateverTheNumberOfReplicas) {
   }
 }
 
+// As gpipe::replica_share does: the first replicas have one more.
+TEST(Batches, AreSharedByReplicasAsTheirRowsAre) {
+  const auto share = [](std::int64_t batch_size, std::int64_t replica, std::int64_t num_replicas) {
+    BatchOptions options;
+    options.shuffle = false;
+    options.replica = replica;
+    options.num_replicas = num_replicas;
+    return Batches(batch_size, batch_size, options).next().samples;
+  };
+  EXPECT_THAT(share(7, 0, 2), ElementsAre(0, 1, 2, 3));
+  EXPECT_THAT(share(7, 1, 2), ElementsAre(4, 5, 6));
+  EXPECT_THAT(share(8, 1, 3), ElementsAre(3, 4, 5));
+  EXPECT_THAT(share(8, 2, 3), ElementsAre(6, 7));
+  EXPECT_THAT(share(2, 2, 3), ElementsAre());
+}
+
 TEST(Batches, GoOnExactlyFromASavedPosition) {
   const std::vector<std::int64_t> lengths = random_lengths(100, 20);
   for (const bool is_by_tokens : {false, true}) {

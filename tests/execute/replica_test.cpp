@@ -325,6 +325,16 @@ TEST(Replicas, AnErrorOfOneOfThemReachesAll) {
   }
 }
 
+// As data::Batches does.
+TEST(Replicas, TheFirstOnesHaveTheRowThatIsLeftOver) {
+  World world;
+  world.size = 2;
+  world.num_replicas = 2;
+  EXPECT_TRUE(torch::equal(replica_share(small_input(), world), small_input().narrow(0, 0, 4)));
+  world.rank = 1;
+  EXPECT_TRUE(torch::equal(replica_share(small_input(), world), small_input().narrow(0, 4, 3)));
+}
+
 TEST(Replicas, OtherNumbersOfStagesAndRowsAreRefusedWithARemedy) {
   const auto errors = try_replicas(
       2, 1, [&](const std::shared_ptr<Peers>& peers) { Pipeline pipeline(small_chain(), small_options(peers)); });
