@@ -2,12 +2,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <filesystem>
+#include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "run_command.h"
+#include "tests/execute/network_namespaces.h"
 #include "tests/launch/running_command.h"
 #include "tests/train/image_files.h"
 
@@ -16,6 +20,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 class TrainRestart : public ::testing::Test {
  protected:
@@ -136,6 +141,43 @@ TEST_F(TrainRestart, IsStartedAgainAfterKillMinusNineAndGoesOnWithTheSameBits) {
     const std::string line = "\"step\":" + std::to_string(step) + ",";
     EXPECT_NE(metrics.find(line), std::string::npos) << step;
   }
+}
+
+// Two hosts with a launcher each, which know nothing of each other: each starts its own rank again.
+TEST_F(TrainRestart, OfSeveralHostsGoesOnAfterKillMinusNineWithTheSameBits) {
+  std::unique_ptr<test::NetworkNamespaces> hosts;
+  try {
+    hosts = std::make_unique<test::NetworkNamespaces>(2);
+  } catch (const std::runtime_error& error) {
+    GTEST_SKIP() << "NOT TESTED: restarts on several hosts. There are no network namespaces here (root and iproute2 "
+                    "are needed): "
+                 << error.what();
+  }
+  train_straight("20");
+  const std::string secret = folder_.write("secret", "a secret that both hosts share");
+  chmod(secret.c_str(), 0600);
+  const auto start_on = [&](int host) {
+    Arguments command = launch_train(
+        {"-n", "2", "--hosts", hosts->address(0) + "," + hosts->address(1), "--host-index", std::to_string(host),
+         "--secret-file", secret, "--max-restarts", "2"},
+        {"--steps", "20", "--checkpoint-dir", run(), "--checkpoint-every", "3", "--save", weights("hosts")});
+    const Arguments there = {"ip", "netns", "exec", hosts->name(host), GPIPE_COMMAND};
+    command.insert(command.begin(), there.begin(), there.end());
+    return std::make_unique<RunningCommand>(command);
+  };
+  const auto first = start_on(0);
+  const auto second = start_on(1);
+  kill_in_the_middle(*second, 1);
+  EXPECT_TRUE(first->prints("resumed from"));
+  const Outcome of_first = first->finish();
+  const Outcome of_second = second->finish();
+  EXPECT_EQ(of_first.exit_code, 0) << of_first.out << of_first.err;
+  EXPECT_EQ(of_second.exit_code, 0) << of_second.out << of_second.err;
+  EXPECT_THAT(of_first.err, AllOf(HasSubstr("rank 1 (host " + hosts->address(1) + ", stage 1)"),
+                                  HasSubstr("restart 1 of 2, with 2 ranks"), Not(HasSubstr("restart 2"))));
+  EXPECT_THAT(of_second.err, AllOf(HasSubstr("was killed by signal 9"), HasSubstr("restart 1 of 2, with 2 ranks"),
+                                   Not(HasSubstr("restart 2"))));
+  expect_same_weights("hosts");
 }
 
 TEST_F(TrainRestart, GoesOnWithFewerStagesIfARankCannotComeBack) {
