@@ -5,6 +5,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <random>
 #include <stdexcept>
@@ -12,6 +13,7 @@
 
 #include "gpipe/execute/action_error.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/launch/world.h"
 #include "tests/execute/network_namespaces.h"
 #include "tests/execute/rank_processes.h"
 
@@ -40,14 +42,14 @@ TORCH_MODULE(Slow);
 
 // Trains without an end; says what ends it, and leaves with 3 if it was another rank, with 4 if it was an error of its own.
 void train_forever(int throw_at) {
-  const int world_size = std::atoi(std::getenv("WORLD_SIZE"));
+  const int num_stages = read_world().num_stages();
   LayerChain chain;
-  for (int layer = 0; layer < world_size; ++layer) {
+  for (int layer = 0; layer < num_stages; ++layer) {
     chain.add<Slow>("slow" + std::to_string(layer), 4, layer == 1 ? throw_at : 0);
   }
   wait_for_start();
   try {
-    Pipeline pipeline(chain, PipelineOptions(world_size).num_micro_batches(4).balance(std::vector<int>(world_size, 1)));
+    Pipeline pipeline(chain, PipelineOptions(num_stages).num_micro_batches(4).balance(std::vector<int>(num_stages, 1)));
     torch::optim::SGD optimizer(pipeline->parameters(), 0.1);
     for (int step = 0;; ++step) {
       optimizer.zero_grad();
@@ -74,12 +76,13 @@ void train_forever(int throw_at) {
 TEST(Rank, DISABLED_TrainsForever) { train_forever(0); }
 TEST(Rank, DISABLED_TrainsUntilALayerThrows) { train_forever(30); }
 
-void expect_all_survivors_name(RankProcesses& ranks, int size, int lost) {
+void expect_all_survivors_name(RankProcesses& ranks, int size, int lost, int num_replicas = 1) {
+  const int stage = lost % (size / num_replicas);
   for (int rank = 0; rank < size; ++rank) {
     if (rank == lost) continue;
     EXPECT_EQ(ranks.wait(rank, 20), 3) << "rank " << rank << ": " << ranks.output(rank);
     EXPECT_THAT(ranks.output(rank), HasSubstr("PeerError about " + std::to_string(lost) + " on host" +
-                                              std::to_string(lost) + ", stage " + std::to_string(lost) + ", flow '"))
+                                              std::to_string(lost) + ", stage " + std::to_string(stage) + ", flow '"))
         << "rank " << rank;
     EXPECT_THAT(ranks.output(rank), testing::Not(HasSubstr("flow ''"))) << "rank " << rank;
   }
@@ -114,22 +117,31 @@ TEST_P(LostRankTest, AStoppedRankIsNamedByAllSurvivorsWithinTheTimeout) {
 INSTANTIATE_TEST_SUITE_P(Ranks, LostRankTest, ::testing::Values(0, 2),
                          [](const auto& test) { return "Rank" + std::to_string(test.param); });
 
-// At whatever each of them is doing at that moment.
-TEST(LostRankSoak, FiftyKillsAreFiftyNamedErrorsOnAllSurvivors) {
-  constexpr int kSize = 3;
+// Kills each of `size` ranks in turn, at whatever it and the others are doing at that moment.
+void kill_ranks(int num_kills, int size, int num_replicas, double timeout_seconds) {
   std::mt19937 random(7);
-  for (int kill = 0; kill < 50; ++kill) {
-    const int lost = kill % kSize;
-    RankProcesses ranks(kSize, "TrainsForever", kTimeout);
+  RankPlaces places;
+  places.num_replicas = num_replicas;
+  for (int kill = 0; kill < num_kills; ++kill) {
+    const int lost = kill % size;
+    RankProcesses ranks(size, "TrainsForever", timeout_seconds, places);
     ASSERT_TRUE(ranks.start());
     ASSERT_TRUE(ranks.wait_for_output(lost, "step 5 is done", 60)) << ranks.output(lost);
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
     const auto start = std::chrono::steady_clock::now();
     ranks.send(lost, SIGKILL);
-    expect_all_survivors_name(ranks, kSize, lost);
+    expect_all_survivors_name(ranks, size, lost, num_replicas);
     EXPECT_LT(seconds_since(start), kTimeout + kSlack) << "kill " << kill;
-    ASSERT_FALSE(HasFailure()) << "kill " << kill << " of rank " << lost;
+    ASSERT_FALSE(::testing::Test::HasFailure()) << "kill " << kill << " of rank " << lost;
   }
+}
+
+TEST(LostRankSoak, FiftyKillsAreFiftyNamedErrorsOnAllSurvivors) { kill_ranks(50, 3, 1, kTimeout); }
+
+// At once: no survivor needs the timeout, which is longer than a test may take. GPIPE_SOAK_KILLS says how many, for a longer run.
+TEST(LostRankSoak, AKillInAReplicaIsANamedErrorOnAllSurvivorsOfAllReplicas) {
+  const char* said = std::getenv("GPIPE_SOAK_KILLS");
+  kill_ranks(said == nullptr ? 6 : std::atoi(said), 4, 2, 30);
 }
 
 // Four hosts, a switch between them, and plain variables instead of a launcher.

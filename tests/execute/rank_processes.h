@@ -34,6 +34,7 @@ inline void wait_for_start() {
 struct RankPlaces {
   std::string master_address = "127.0.0.1";
   std::vector<std::string> namespaces = {};  // of the network, one a rank; empty: all are in this one
+  int num_replicas = 1;
 };
 
 // Each runs the disabled test `role`, as any program would under a launcher.
@@ -128,6 +129,7 @@ class RankProcesses {
     set("GPIPE_HOST", "host" + std::to_string(rank));
     set("GPIPE_SECRET", "a secret that all of them share");
     set("GPIPE_TIMEOUT", std::to_string(timeout_seconds));
+    set("GPIPE_REPLICAS", std::to_string(places_.num_replicas));
     set("OMP_NUM_THREADS", "1");
     set("GPIPE_TEST_START", ranks_.front().file + ".start");
     std::vector<std::string> words;
@@ -144,8 +146,9 @@ class RankProcesses {
     posix_spawn_file_actions_adddup2(&actions, 1, 2);
     posix_spawnp(&ranks_.back().process, arguments.front(), &actions, nullptr, arguments.data(), environ);
     posix_spawn_file_actions_destroy(&actions);
-    for (const char* name : {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT",
-                             "GPIPE_HOST", "GPIPE_SECRET", "GPIPE_TIMEOUT", "OMP_NUM_THREADS", "GPIPE_TEST_START"}) {
+    for (const char* name :
+         {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "GPIPE_HOST",
+          "GPIPE_SECRET", "GPIPE_TIMEOUT", "GPIPE_REPLICAS", "OMP_NUM_THREADS", "GPIPE_TEST_START"}) {
       unsetenv(name);
     }
   }
