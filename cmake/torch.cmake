@@ -41,6 +41,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
+  gpipe/transport/on_host.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/c10d/exchange.cpp
   gpipe/transport/c10d/fingerprint.cpp

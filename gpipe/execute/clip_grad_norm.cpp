@@ -6,6 +6,7 @@
 
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/registration_order.h"
+#include "gpipe/transport/on_host.h"
 
 namespace gpipe {
 namespace {
@@ -34,7 +35,7 @@ double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
     for (const at::Tensor& parameter : layer.layer.module->parameters()) {
       if (!parameter.grad().defined()) continue;
       grads.push_back(parameter.grad().data());
-      own.push_back(norm_of(grads.back(), norm_type));
+      own.push_back(on_host(norm_of(grads.back(), norm_type)));
       layer_of_norm.push_back(layer.index);
     }
   }

@@ -13,6 +13,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/replicas.h"
+#include "gpipe/transport/on_host.h"
 
 namespace gpipe {
 namespace {
@@ -119,7 +120,10 @@ void GradientReducer::begin(std::vector<ReducedParameter> parameters) {
         ++progress.buckets[index].num_missing;
     }
   }
-  if (is_known_) start();
+  // On a device they are only known to be there when the backward is over, and the caller's stream has waited for it.
+  const bool on_cpu = std::all_of(parameters_.begin(), parameters_.end(),
+                                  [](const ReducedParameter& parameter) { return parameter.tensor.is_cpu(); });
+  if (is_known_ && on_cpu) start();
 }
 
 void GradientReducer::begin_last_backward(int stage) {
@@ -183,7 +187,7 @@ void GradientReducer::reduce_all() {
 void GradientReducer::reduce(const Bucket& bucket) {
   const at::NoGradGuard no_grad;
   Tensors pieces;
-  const at::TensorOptions options = parameters_[bucket.parameters.front()].tensor.options().requires_grad(false);
+  const at::TensorOptions options(parameters_[bucket.parameters.front()].tensor.scalar_type());
   at::Tensor counts = at::zeros({static_cast<std::int64_t>(bucket.parameters.size())}, options);
   for (std::size_t place = 0; place < bucket.parameters.size(); ++place) {
     const at::Tensor& parameter = parameters_[bucket.parameters[place]].tensor;
@@ -191,7 +195,7 @@ void GradientReducer::reduce(const Bucket& bucket) {
     if (grad.defined() && grad.layout() != at::kStrided) {
       throw InvalidArgument("a gradient is sparse; replicas add up dense ones only");
     }
-    pieces.push_back(grad.defined() ? grad.reshape({-1}) : at::zeros({parameter.numel()}, options));
+    pieces.push_back(grad.defined() ? on_host(grad).reshape({-1}) : at::zeros({parameter.numel()}, options));
     if (grad.defined()) counts[static_cast<std::int64_t>(place)].fill_(1);
   }
   pieces.push_back(counts);
@@ -209,7 +213,7 @@ void GradientReducer::reduce(const Bucket& bucket) {
     if (grad.defined()) {
       grad.copy_(sum);
     } else {
-      grad = sum.clone();
+      grad = sum.to(parameter.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);
     }
   }
 }
@@ -221,7 +225,7 @@ void GradientReducer::finish() {
     progress.is_over = true;
   }
   progress.changed.notify_all();
-  if (is_known_) {
+  if (thread_.joinable()) {
     join();
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
@@ -234,7 +238,7 @@ void GradientReducer::finish() {
     }
     return;
   }
-  make_buckets();
+  if (!is_known_) make_buckets();
   reduce_all();
 }
 

@@ -92,12 +92,6 @@ Fingerprint PipelineImpl::make(const LayerChain& chain) {
       throw InvalidArgument(
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
-    if (!device.is_cpu() && ranks_ != nullptr) {
-      throw InvalidArgument(
-          fmt::format("the device {} cannot be used by several processes yet, which send each other tensors on the CPU "
-                      "only; leave devices out",
-                      device.str()));
-    }
   }
   // Parameters are counted only if they are built after the first account was made.
   if (options_.measure_memory()) const MemoryAccount first("the first of the process");
@@ -199,8 +193,10 @@ int PipelineImpl::stage_of(int layer) const {
 // On the devices and accounts of their stages, once there are stages.
 void PipelineImpl::place_layers() {
   if (streams_.empty()) {
-    for (std::size_t stage = 0; stage < layers_per_stage_.size() && !options_.devices().empty(); ++stage) {
-      streams_.push_back(std::make_shared<StageStream>(options_.devices()[stage % options_.devices().size()]));
+    for (int stage = 0; stage < static_cast<int>(layers_per_stage_.size()); ++stage) {
+      const std::optional<torch::Device> device = device_of_stage(options_, stage);
+      if (!device) break;
+      streams_.push_back(runs_stage(stage) ? std::make_shared<StageStream>(*device) : nullptr);
     }
     for (const ChainLayer& layer : built_layers()) {
       if (streams_.empty()) break;
@@ -210,8 +206,14 @@ void PipelineImpl::place_layers() {
   for (const Tie& tie : ties_) {
     for (const Tie::Use& user : tie.users) {
       if (streams_.empty()) break;
-      const auto device_of = [&](int layer) { return streams_[stage_of(layer)]->device(); };
-      if (device_of(tie.owner.layer) == device_of(user.layer)) continue;
+      const auto device_of = [&](int layer) { return *device_of_stage(options_, stage_of(layer)); };
+      if (tie.owner.module == nullptr &&
+          user.module != nullptr) {  // the owner is another rank's, which sends its values
+        at::Tensor weight = user.weight;
+        if (weight.device() != device_of(user.layer)) weight.set_data(weight.detach().to(device_of(user.layer)));
+        continue;
+      }
+      if (user.module == nullptr || device_of(tie.owner.layer) == device_of(user.layer)) continue;
       throw InvalidArgument(
           fmt::format("layers \"{}\" and \"{}\" are tied, but on the devices {} and {}; a tied weight has to "
                       "be on one device",

@@ -4,9 +4,13 @@
 #include <torch/csrc/autograd/graph_task.h>
 #include <torch/torch.h>
 
+#include <optional>
+
 #include "gpipe/error.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/step_in_flight.h"
+#include "gpipe/transport/on_host.h"
 
 namespace gpipe {
 namespace {
@@ -60,6 +64,7 @@ struct StepHolder : torch::CustomClassHolder {
   std::unique_ptr<StepInFlight> step;
   std::vector<bool> defined;           // of its outputs
   std::vector<std::size_t> positions;  // of the inputs that autograd knows
+  std::vector<c10::Device> devices;    // of those
   NumRows rows;                        // where the last stage is
 };
 
@@ -67,11 +72,12 @@ struct StepHolder : torch::CustomClassHolder {
 struct Outputs {
   Tensors tensors;
   std::vector<bool> requires_grad;
-  NumRows rows;  // where the last stage is
+  std::vector<c10::Device> devices;  // where they belong; from another rank they come to the CPU
+  NumRows rows;                      // where the last stage is
 };
 
 // After a forward. On all ranks.
-Outputs take_outputs(StepInFlight& step) {
+Outputs take_outputs(StepInFlight& step, const PipelineOptions& options) {
   Outputs outputs;
   Tensors sent;
   if (step.last() != nullptr) {
@@ -90,6 +96,11 @@ Outputs take_outputs(StepInFlight& step) {
   for (std::int64_t index = 0; index < flags.numel(); ++index) {
     outputs.requires_grad.push_back(flags.data_ptr<std::uint8_t>()[index] != 0);
   }
+  for (const at::Tensor& tensor : outputs.tensors) {
+    const c10::Device here = tensor.defined() ? tensor.device() : c10::Device(c10::kCPU);
+    const auto named = device_of_stage(options, step.schedule().num_stages - 1);
+    outputs.devices.push_back(step.last() == nullptr ? named.value_or(here) : here);
+  }
   return outputs;
 }
 
@@ -99,29 +110,32 @@ void run(StepInFlight& step, Phase phase) {
   step.share(result);
 }
 
+// Autograd sees outputs on the CPU only, so that it calls the backward in the thread that asked for it. For a gradient on another
+// device it would take that device's own thread, which the stages' backwards need.
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // `phony` requires a gradient, so that the outputs do even if no input does.
-  // Undefined inputs and outputs are left out, which autograd could not wrap; `positions` and `defined` say which ones are
-  // there.
+  // Undefined inputs and outputs are left out, which autograd could not wrap; `positions` and `devices` say which ones are
+  // there, and where the outputs belong.
   static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, PipelineImpl* pipeline,
-                         ReadyBatch* batch, const std::vector<std::size_t>* positions, std::vector<bool>* defined,
-                         at::TensorList /*inputs*/) {
+                         ReadyBatch* batch, const std::vector<std::size_t>* positions,
+                         std::vector<std::optional<c10::Device>>* devices, at::TensorList inputs) {
     auto holder = c10::make_intrusive<StepHolder>();
     holder->pipeline = pipeline->shared_from_this();
     holder->step = std::make_unique<StepInFlight>(*pipeline, std::move(*batch), StepMode::kApart);
     run(*holder->step, Phase::kForward);
-    Outputs made = take_outputs(*holder->step);
+    Outputs made = take_outputs(*holder->step, pipeline->options());
     holder->rows = std::move(made.rows);
     Tensors outputs;
     Tensors without_grad;
     for (std::size_t index = 0; index < made.tensors.size(); ++index) {
-      const at::Tensor& output = made.tensors[index];
-      defined->push_back(output.defined());
+      const at::Tensor output = on_host(made.tensors[index]);
+      holder->defined.push_back(output.defined());
+      devices->push_back(output.defined() ? std::optional(made.devices[index]) : std::nullopt);
       if (!output.defined()) continue;
       outputs.push_back(output);
       if (!made.requires_grad[index]) without_grad.push_back(output);
     }
-    holder->defined = *defined;
+    for (const at::Tensor& input : inputs) holder->devices.push_back(input.device());
     context->saved_data["step"] = c10::IValue::make_capsule(holder);
     holder->positions = *positions;
     context->mark_non_differentiable(without_grad);
@@ -150,8 +164,11 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     if (step->last() != nullptr) step->last()->set_output_grads(split(whole, holder->rows));
     run(*step, Phase::kBackward);
     Tensors grads_of_inputs = step->input_grads();
-    Tensors result(5);  // of the phony, the pipeline, the batch, the positions and the flags
-    for (const std::size_t position : holder->positions) result.push_back(std::move(grads_of_inputs[position]));
+    Tensors result(5);  // of the phony, the pipeline, the batch, the positions and the devices
+    for (std::size_t index = 0; index < holder->positions.size(); ++index) {
+      const at::Tensor& grad = grads_of_inputs[holder->positions[index]];
+      result.push_back(grad.defined() ? grad.to(holder->devices[index]) : grad);
+    }
     return result;
   }
 };
@@ -168,7 +185,12 @@ Tensors PipelineImpl::forward(const Tensors& inputs) {
   if (!batch.needs_grad) {
     StepInFlight step(*this, std::move(batch), StepMode::kForwardOnly);
     run(step, Phase::kAll);
-    return take_outputs(step).tensors;
+    Outputs outputs = take_outputs(step, options_);
+    for (std::size_t index = 0; index < outputs.tensors.size(); ++index) {
+      at::Tensor& output = outputs.tensors[index];
+      if (output.defined()) output = output.to(outputs.devices[index]);
+    }
+    return std::move(outputs.tensors);
   }
   Tensors given;
   std::vector<std::size_t> positions;
@@ -177,13 +199,13 @@ Tensors PipelineImpl::forward(const Tensors& inputs) {
     given.push_back(inputs[index]);
     positions.push_back(index);
   }
-  std::vector<bool> defined;
+  std::vector<std::optional<c10::Device>> devices;
   Tensors made = PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), this, &batch,
-                                         static_cast<const std::vector<std::size_t>*>(&positions), &defined,
+                                         static_cast<const std::vector<std::size_t>*>(&positions), &devices,
                                          at::TensorList(given));
   Tensors outputs;
   std::size_t next = 0;
-  for (const bool is_defined : defined) outputs.push_back(is_defined ? std::move(made[next++]) : at::Tensor());
+  for (const auto& device : devices) outputs.push_back(device ? made[next++].to(*device) : at::Tensor());
   return outputs;
 }
 

@@ -119,6 +119,11 @@ std::string describe(const Schedule& schedule) {
   return schedule.name.empty() ? "the custom schedule" : fmt::format("schedule \"{}\"", schedule.name);
 }
 
+std::optional<torch::Device> device_of_stage(const PipelineOptions& options, int stage) {
+  if (options.devices().empty()) return std::nullopt;
+  return options.devices()[static_cast<std::size_t>(stage) % options.devices().size()];
+}
+
 void check_executable(const Schedule& schedule) {
   for (const auto& actions : schedule.workers) {
     for (const Action& action : actions) {

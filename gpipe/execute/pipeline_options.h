@@ -1,6 +1,7 @@
 // Whether a pipeline's options fit together, and the schedules they ask for.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,6 +18,9 @@ Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
 void check_executable(const Schedule& schedule);
 // "schedule "1f1b"", "the custom schedule".
 std::string describe(const Schedule& schedule);
+
+// Where that stage is to be; nothing if the options name no devices.
+std::optional<torch::Device> device_of_stage(const PipelineOptions& options, int stage);
 
 // All throw InvalidArgument.
 void check_balance(const std::vector<int>& balance, int num_layers, int num_stages);

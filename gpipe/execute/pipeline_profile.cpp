@@ -78,7 +78,7 @@ Profile PipelineImpl::look_at_layers(const MicroBatch& sample, bool with_seconds
 
 void PipelineImpl::trace_skips(const MicroBatch& sample) {
   if (ranks_ != nullptr) {
-    const TrialModel model{layers_, layers_per_stage_, worker_of_stage_, options_.seed()};
+    const TrialModel model{layers_, layers_per_stage_, worker_of_stage_, streams_, options_.seed()};
     std::vector<SkipProfile> skips;
     const at::ThreadLocalState caller;
     workers_->run(

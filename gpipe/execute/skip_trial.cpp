@@ -74,6 +74,19 @@ Baton decode(const Tensors& encoded) {
   return baton;
 }
 
+void move(Baton& baton, c10::Device device) {
+  for (at::Tensor& tensor : baton.tensors) {
+    if (tensor.defined()) tensor = tensor.to(device);
+  }
+  for (auto& [name, use] : baton.skips.uses) {
+    Stashed& stashed = use.stashed;
+    if (!stashed.tensor.defined() || stashed.tensor.device() == device) continue;
+    const bool is_changed = version_of(stashed.tensor) != stashed.version;
+    stashed.tensor = stashed.tensor.to(device);
+    stashed.version = is_changed ? -1 : version_of(stashed.tensor);
+  }
+}
+
 class Trial {
  public:
   Trial(const TrialModel& model, const Ranks& ranks) : model_(model), ranks_(ranks) {
@@ -91,6 +104,7 @@ class Trial {
       if (is_own(stage)) {
         if (stage == 0) baton = start(sample);
         if (stage > 0 && !is_own(stage - 1)) baton = take(stage, first_flow + stage);
+        if (!model_.streams.empty()) move(*baton, model_.streams[stage]->device());
         run_stage(stage, begin, end, sample.first_sample, *baton);
         if (stage + 1 < num_stages && !is_own(stage + 1)) {
           put(stage, first_flow + stage + 1, *baton);

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "gpipe/execute/ranks.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
 
@@ -15,6 +17,8 @@ struct TrialModel {
   const std::vector<ChainLayer>& layers;  // of which only those of own stages are built
   const std::vector<int>& layers_per_stage;
   const std::vector<int>& worker_of_stage;
+  const std::vector<std::shared_ptr<StageStream>>&
+      streams;  // by stage; null for those of other ranks; empty: no devices
   std::uint64_t seed = 0;
 };
 

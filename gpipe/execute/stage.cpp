@@ -135,7 +135,9 @@ void Stage::bring_here(Tensors& tensors) const {
     }
     // The sender's memory must not be used again before this stream has read it.
     if (!tensor.device().is_cpu() && parts_.stream->stream()) tensor.record_stream(*parts_.stream->stream());
-    if (tensor.device() != parts_.stream->device()) tensor = tensor.to(parts_.stream->device(), /*non_blocking=*/true);
+    const c10::Device device = parts_.stream->device();
+    // The CPU would not wait for a copy that goes on behind it.
+    if (tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
   }
 }
 
@@ -342,6 +344,7 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
     grads.push_back(at::ones_like(results_[micro_batch].front()));
   } else if (parts_.is_last) {
     grads = std::move(output_grads_[micro_batch]);
+    bring_here(grads);
   }
   for (Packet& input : inputs) {
     receive(input, micro_batch);

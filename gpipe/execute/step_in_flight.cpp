@@ -281,8 +281,9 @@ Tensors StepInFlight::own_input_grads() const {
     bool any = false;
     for (std::size_t micro_batch = 0; micro_batch < by_micro_batch.size(); ++micro_batch) {
       const at::Tensor& grad = by_micro_batch[micro_batch][index];
+      const at::Tensor& input = settings_.micro_batches[micro_batch].tensors[index];
       any |= grad.defined();
-      parts.push_back(grad.defined() ? grad : at::zeros_like(settings_.micro_batches[micro_batch].tensors[index]));
+      parts.push_back(grad.defined() ? grad.to(input.device()) : at::zeros_like(input));
     }
     if (!any) continue;
     const bool whole = std::count(replicated.begin(), replicated.end(), static_cast<int>(index)) != 0;

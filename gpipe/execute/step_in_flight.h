@@ -33,7 +33,8 @@ class StepInFlight {
   // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the backward,
   // where there is no loss, the gradients of the outputs.
   Stage* last() { return assembly_->last(); }
-  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all ranks.
+  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all ranks: where
+  // the first stage is, on the devices of the inputs, elsewhere on the CPU.
   Tensors input_grads() const;
 
   // Those below do nothing in a world of one, and are called by all ranks otherwise.

@@ -24,7 +24,7 @@ namespace {
 void set_value(const Tie::Use& user, const at::Tensor& value) {
   at::Tensor weight = user.weight;
   if (weight.requires_grad() != value.requires_grad()) weight.requires_grad_(value.requires_grad());
-  const at::Tensor plain = value.detach();
+  const at::Tensor plain = value.detach().to(weight.device());
   if (weight.sizes() != plain.sizes()) {
     throw InvalidArgument(
         fmt::format("\"{}\" of layer {} cannot be tied: it is [{}], but its owner, on another rank, is [{}]", user.key,

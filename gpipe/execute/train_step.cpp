@@ -202,7 +202,7 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   for (std::size_t index = 0; index < std::min(inputs.size(), input_grads.size()); ++index) {
     if (!input_grads[index].defined() || !inputs[index].defined()) continue;
     roots.push_back(inputs[index]);
-    grads.push_back(input_grads[index]);
+    grads.push_back(input_grads[index].to(inputs[index].device()));
   }
   if (!roots.empty()) torch::autograd::backward(roots, grads);
   return result;

@@ -17,8 +17,10 @@ std::shared_ptr<c10::Event> StageStream::record(const c10::Stream& stream) const
 
 std::shared_ptr<c10::Event> StageStream::record() const { return stream_ ? record(*stream_) : nullptr; }
 
+// On the CPU, what comes from a device is copied by that device's stream that is current in the thread: that one waits.
 void StageStream::wait(const std::shared_ptr<c10::Event>& point) const {
-  if (point != nullptr && stream_) point->block(*stream_);
+  if (point == nullptr) return;
+  point->block(stream_ ? *stream_ : c10::impl::VirtualGuardImpl(point->device_type()).getStream(point->device()));
 }
 
 void StageStream::follow_caller() const {

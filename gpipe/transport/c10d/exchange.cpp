@@ -7,10 +7,18 @@
 #include <cstring>
 #include <utility>
 
+#include "gpipe/transport/on_host.h"
+
 namespace gpipe {
 namespace {
 
 constexpr std::size_t kTensorsAPacket = 8;
+
+// As what comes from other ranks is.
+Tensors all_on_host(Tensors tensors) {
+  for (at::Tensor& tensor : tensors) tensor = on_host(tensor);
+  return tensors;
+}
 
 // How many tensors follow, as the first one.
 Tensors with_count(const Tensors& tensors) {
@@ -110,8 +118,8 @@ std::vector<Tensors> Exchange::gather(const Tensors& own) {
     }
     return by_rank;
   }
-  by_rank[0] = own;
-  Tensors all = with_count(own);
+  by_rank[0] = all_on_host(own);
+  Tensors all = with_count(by_rank[0]);
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
     by_rank[rank] = receive(*star.receivers[rank], world_number_);
     const Tensors counted = with_count(by_rank[rank]);
@@ -131,7 +139,7 @@ std::vector<Tensors> Exchange::collect(const Tensors& own) {
     star.senders[0]->flush();
     return {};
   }
-  std::vector<Tensors> by_rank = {own};
+  std::vector<Tensors> by_rank = {all_on_host(own)};
   for (std::size_t rank = 1; rank < star.receivers.size(); ++rank) {
     by_rank.push_back(receive(*star.receivers[rank], world_number_));
   }

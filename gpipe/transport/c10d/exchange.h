@@ -22,7 +22,7 @@ class Exchange {
   // REQUIRES: `peers` outlives it.
   explicit Exchange(Peers& peers) : peers_(peers) {}
 
-  // All ranks of the world.
+  // All ranks of the world. What they get is on the CPU.
   // What each gives, by rank, to all. Through rank 0: for small things.
   std::vector<Tensors> gather(const Tensors& own);
   std::vector<std::string> gather(const std::string& own);
@@ -31,7 +31,7 @@ class Exchange {
   std::vector<Tensors> collect(const Tensors& own);
 
   // All ranks of a replica, which `root` is one of.
-  // What `root` gives, to all, straight from it. What the others give does not count.
+  // What `root` gives, to all, straight from it. What the others give does not count, and what they get is on the CPU.
   Tensors broadcast(int root, Tensors tensors);
   std::string broadcast(int root, const std::string& text);
 

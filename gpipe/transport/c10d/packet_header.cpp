@@ -11,6 +11,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/transport/c10d/proof.h"
+#include "gpipe/transport/on_host.h"
 
 namespace gpipe {
 namespace {
@@ -50,16 +51,16 @@ void check_sendable(const at::Tensor& tensor, std::size_t index) {
     throw InvalidArgument(fmt::format("tensor {} of the packet cannot be sent to another process: {}", index, why));
   };
   if (tensor.layout() != c10::kStrided) refuse("it is not dense; send its parts, or make it dense");
-  if (!tensor.device().is_cpu()) refuse("it is on " + tensor.device().str() + ", but Gloo moves CPU tensors only");
+  if (tensor.is_meta()) refuse("it is on meta, and has no values");
   if (tensor.is_quantized()) refuse("it is quantized; send its int_repr()");
   if (tensor.dim() > FlowLimits::kMostDims) {
     refuse(fmt::format("it has {} dimensions, more than {}", tensor.dim(), FlowLimits::kMostDims));
   }
 }
 
-// The same values, detached, with its elements close together.
-at::Tensor close_together(const at::Tensor& tensor) {
-  const at::Tensor plain = tensor.detach().resolve_conj().resolve_neg();
+// The same values, detached, on the CPU, with its elements close together.
+at::Tensor close_together(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready) {
+  const at::Tensor plain = on_host(tensor.detach(), ready).resolve_conj().resolve_neg();
   return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
 }
 
@@ -159,7 +160,7 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
     if (index < packet.versions.size()) part.version = packet.versions[index];
     if (index >= packet.tensors.size() || !packet.tensors[index].defined()) continue;
     check_sendable(packet.tensors[index], index);
-    const at::Tensor tensor = close_together(packet.tensors[index]);
+    const at::Tensor tensor = close_together(packet.tensors[index], packet.ready);
     part.is_defined = 1;
     part.dtype = static_cast<std::int32_t>(tensor.scalar_type());
     part.num_dims = static_cast<std::uint16_t>(tensor.dim());

@@ -22,7 +22,7 @@ std::chrono::milliseconds to_milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<long long>(seconds * 1000));
 }
 
-std::vector<std::uint8_t> to_vector(const std::string& text) { return {text.begin(), text.end()}; }
+std::vector<std::uint8_t> to_bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 void check_secret(const World& world, const std::string& address) {
   if (!world.secret.empty() || is_loopback_number(address)) return;
@@ -112,7 +112,7 @@ void Peers::meet() { hosts_ = gather("host", world_.host); }
 
 std::vector<std::string> Peers::gather(const std::string& name, const std::string& value) {
   const std::string prefix = fmt::format("gpipe/{}/{}/", num_gathered_++, name);
-  store_->set(prefix + std::to_string(world_.rank), to_vector(value));
+  store_->set(prefix + std::to_string(world_.rank), to_bytes(value));
   const Deadline deadline = deadline_in(world_.timeout_seconds);
   std::vector<std::string> values(static_cast<std::size_t>(world_.size));
   for (int rank = 0; rank < world_.size; ++rank) {
@@ -229,7 +229,7 @@ void Peers::fail(std::exception_ptr error, bool silent) {
     const Testimony own = testimony_of(error, silent);
     store_->hurry(to_milliseconds(grace_seconds()));
     try {
-      store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_vector(encode(own)));
+      store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_bytes(encode(own)));
     } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) found out again below
     }
     if (device_ != nullptr) device_->close();
