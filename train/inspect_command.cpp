@@ -194,7 +194,9 @@ std::string describe_manifest(const Inspection& inspection) {
 std::string describe(const Inspection& inspection) {
   std::string text = fmt::format("{}: {}\n", inspection.path, inspection.kind);
   if (inspection.manifest) text += describe_manifest(inspection);
-  for (const auto& [key, value] : inspection.metadata) text += fmt::format("{}: {}\n", key, value);
+  for (const auto& [key, value] : inspection.metadata) {
+    text += fmt::format("{}: {}\n", cli::printable(key), cli::printable(value));
+  }
   std::vector<std::vector<std::string>> rows;
   for (const InspectedTensor& tensor : inspection.tensors) {
     const std::string name = quoted_name(tensor.entry.name);

@@ -140,6 +140,12 @@ double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& o
 
 void RunCheckpoints::poll() { writer_.poll(); }
 
-void RunCheckpoints::finish() { writer_.wait(); }
+void RunCheckpoints::finish() {
+  const std::optional<SavedCheckpoint> saved = writer_.wait();
+  if (!saved || saved->not_removed.empty() || read_world().rank != 0) return;
+  cli::print(fmt::format("note: {} older checkpoint{} could not be removed, such as {}; check its permissions\n",
+                         saved->not_removed.size(), saved->not_removed.size() == 1 ? "" : "s",
+                         saved->not_removed.front()));
+}
 
 }  // namespace gpipe::train

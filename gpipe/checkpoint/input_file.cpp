@@ -12,7 +12,7 @@
 namespace gpipe {
 namespace {
 
-constexpr std::size_t kPiece = std::size_t{1} << 18;  // stays in the cache until it is hashed
+constexpr std::size_t kReadPiece = std::size_t{1} << 18;  // stays in the cache until it is hashed
 
 }  // namespace
 
@@ -34,7 +34,7 @@ void InputFile::read_piece(char* bytes, std::size_t size) {
 void InputFile::read(void* bytes, std::size_t size, ContentHash* hash) {
   auto* next = static_cast<char*>(bytes);
   for (std::size_t piece = 0; size > 0; next += piece, size -= piece) {
-    piece = std::min(size, kPiece);
+    piece = std::min(size, kReadPiece);
     read_piece(next, piece);
     if (hash != nullptr) hash->add(next, piece);
   }
@@ -45,9 +45,9 @@ void InputFile::read_past(std::size_t size, ContentHash* hash) {
     if (lseek(file_.get(), static_cast<off_t>(size), SEEK_CUR) < 0) throw_file_error(path_, "cannot be read");
     return;
   }
-  std::vector<char> bytes(std::min(size, kPiece));
+  std::vector<char> bytes(std::min(size, kReadPiece));
   for (std::size_t piece = 0; size > 0; size -= piece) {
-    piece = std::min(size, kPiece);
+    piece = std::min(size, kReadPiece);
     read(bytes.data(), piece, hash);
   }
 }

@@ -64,14 +64,14 @@ std::optional<at::ScalarType> scalar_type(const SafetensorsType& type) {
 
 // Hashes and writes a piece while it is in the cache.
 void write_hashed(OutputFile& file, ContentHash* hash, const void* bytes, std::size_t size) {
-  constexpr std::size_t kPiece = std::size_t{1} << 20;
+  constexpr std::size_t kWritePiece = std::size_t{1} << 20;
   if (hash == nullptr) {
     file.write(bytes, size);
     return;
   }
   const auto* next = static_cast<const char*>(bytes);
-  for (std::size_t done = 0; done < size; done += kPiece) {
-    const std::size_t piece = std::min(kPiece, size - done);
+  for (std::size_t done = 0; done < size; done += kWritePiece) {
+    const std::size_t piece = std::min(kWritePiece, size - done);
     hash->add(next + done, piece);
     file.write(next + done, piece);
   }
@@ -211,6 +211,7 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
     index.total_bytes += bytes;
   }
   const int num_shards = static_cast<int>(shards.size());
+  files.unlink(folder + "/" + kIndexName);  // that of a set whose files may be replaced now
   for (int shard = 0; shard < num_shards; ++shard) {
     const std::string name = shard_name("model", shard, num_shards);
     for (const auto& item : shards[shard].tensors) index.file_of[item.first] = name;
