@@ -43,6 +43,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/weights.cpp
   gpipe/transport/on_host.cpp
   gpipe/transport/stage_stream.cpp
+  gpipe/transport/c10d/carrier.cpp
   gpipe/transport/c10d/exchange.cpp
   gpipe/transport/c10d/fingerprint.cpp
   gpipe/transport/c10d/gate.cpp
@@ -112,4 +113,18 @@ find_path(GPIPE_GLOO_MEMORY gloo/common/memory.h)
 if(NOT GPIPE_GLOO_MEMORY)
   set_source_files_properties(gpipe/transport/c10d/proven_device.cpp PROPERTIES
     INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/gpipe/transport/c10d/missing)
+endif()
+# The bytes of packets go over MPI, too, where libtorch has it (Debian 13's does) and MPI's headers are there.
+get_target_property(GPIPE_TORCH_DEFINITIONS torch_cpu INTERFACE_COMPILE_DEFINITIONS)
+set(GPIPE_HAS_MPI OFF)
+if("USE_C10D_MPI" IN_LIST GPIPE_TORCH_DEFINITIONS)
+  find_package(MPI COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(GPIPE_HAS_MPI ON)
+    target_sources(gpipe_torch PRIVATE gpipe/transport/c10d/mpi_carrier.cpp)
+    set_source_files_properties(gpipe/transport/c10d/carrier.cpp PROPERTIES COMPILE_DEFINITIONS GPIPE_HAS_MPI)
+    # The only one that sees its headers.
+    set_source_files_properties(gpipe/transport/c10d/mpi_carrier.cpp PROPERTIES INCLUDE_DIRECTORIES "${MPI_CXX_INCLUDE_DIRS}")
+    target_link_libraries(gpipe_torch PRIVATE $<LINK_ONLY:MPI::MPI_CXX>)
+  endif()
 endif()

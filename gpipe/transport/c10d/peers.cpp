@@ -35,7 +35,10 @@ void check_secret(const World& world, const std::string& address) {
 
 }  // namespace
 
-Peers::Peers(World world) : world_(std::move(world)), hosts_(static_cast<std::size_t>(world_.size)) {
+Peers::Peers(World world)
+    : world_(std::move(world)),
+      carrier_kind_(world_.size == 1 ? CarrierKind::kGloo : wanted_carrier()),
+      hosts_(static_cast<std::size_t>(world_.size)) {
   if (world_.size == 1) return;
   connect();
   if (world_.rank == 0) report_meeting();
@@ -86,7 +89,14 @@ void Peers::connect() {
   store_ = c10::make_intrusive<ProvenStore>(std::move(connection), to_milliseconds(world_.timeout_seconds),
                                             world_.master_address);
   meet();
+  compare({{"GPIPE_CARRIER", name(carrier_kind_)}});
   connect_gloo();
+  connect_carrier();
+}
+
+void Peers::connect_carrier() {
+  header_carrier_ = make_gloo_carrier(*group_);
+  if (carrier_kind_ != CarrierKind::kGloo) byte_carrier_ = make_carrier(carrier_kind_, world_, *group_);
 }
 
 void Peers::connect_gloo() {
@@ -155,7 +165,9 @@ void Peers::compare(const Fingerprint& fingerprint) {
 
 void Peers::leave_together() {
   check();
-  if (world_.size > 1) gather("leave", "");
+  if (world_.size == 1) return;
+  gather("leave", "");
+  carrier().leave(/*together=*/true);
 }
 
 int Peers::reserve_flows(int count, FlowScope scope) {
@@ -225,6 +237,7 @@ void Peers::fail(std::exception_ptr error, bool silent) {
     }
     ending_ = true;
   }
+  if (header_carrier_ != nullptr) carrier().leave(/*together=*/false);
   if (store_ != nullptr) {
     const Testimony own = testimony_of(error, silent);
     store_->hurry(to_milliseconds(grace_seconds()));

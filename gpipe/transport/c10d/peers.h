@@ -14,6 +14,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/transport/c10d/carrier.h"
 #include "gpipe/transport/c10d/fingerprint.h"
 #include "gpipe/transport/c10d/proven_device.h"
 #include "gpipe/transport/c10d/proven_store.h"
@@ -36,7 +37,9 @@ enum class FlowScope { kReplica, kWorld };
 class Peers {
  public:
   // Waits for all ranks. Throws
-  //   EnvironmentError   naming GPIPE_SECRET, if there is none and the ranks are not all on the loopback
+  //   EnvironmentError   naming GPIPE_SECRET, if there is none and the ranks are not all on the loopback, or GPIPE_CARRIER, if
+  //                      what it asks for is not there
+  //   FingerprintError   if the ranks have been given different carriers
   //   HandshakeError     if rank 0 refuses, is no gpipe, or of another version
   //   PeerError          naming the first rank that has not come within the timeout
   explicit Peers(World world);
@@ -47,6 +50,9 @@ class Peers {
   const World& world() const { return world_; }
   // REQUIRES: a world of more than one.
   c10d::ProcessGroupGloo& group() { return *group_; }
+  // For the headers of packets, and for their bytes; may be the same.
+  Carrier& header_carrier() { return *header_carrier_; }
+  Carrier& carrier() { return byte_carrier_ != nullptr ? *byte_carrier_ : *header_carrier_; }
   c10d::Store& store() { return *store_; }
 
   // Where a rank is, for an error.
@@ -79,6 +85,7 @@ class Peers {
   std::string meeting_address() const;
   void meet();
   void connect_gloo();
+  void connect_carrier();
   std::vector<std::string> gather(const std::string& name, const std::string& value);
   std::optional<Testimony> testimony_of_rank(int rank);
   std::exception_ptr blame_the_right_one(const std::exception_ptr& error, const Testimony& own);
@@ -86,12 +93,15 @@ class Peers {
   double grace_seconds() const;
 
   const World world_;
+  const CarrierKind carrier_kind_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
   std::string own_address_;
   c10::intrusive_ptr<ProvenStore> store_;
   std::shared_ptr<ProvenDevice> device_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
-  std::vector<std::string> hosts_;  // by rank
+  std::unique_ptr<Carrier> header_carrier_;
+  std::unique_ptr<Carrier> byte_carrier_;  // null: the other one
+  std::vector<std::string> hosts_;         // by rank
   int num_gathered_ = 0;
 
   mutable std::mutex mutex_;  // of everything below

@@ -15,9 +15,6 @@ namespace {
 // The thread of an idle flow waits for the next step, however long that takes; only those who need something count time.
 constexpr std::chrono::hours kForever{24 * 365};
 
-// Tags of our flows, apart from those that c10d uses itself.
-int tag_of(int flow) { return (1 << 20) + flow; }
-
 void check_options(const RemoteFlowOptions& options, const Peers& peers) {
   const auto refuse = [](const std::string& why) { throw InvalidArgument("a flow between processes " + why); };
   if (options.capacity < 1) refuse(fmt::format("needs a capacity of one or more, not {}", options.capacity));
@@ -156,7 +153,6 @@ FlowSender::~FlowSender() {
 
 void FlowSender::put(const Packet& packet) {
   SentPacket sent = describe(packet, options_.id, options_.limits, options_.checksum);
-  sent.payload.insert(sent.payload.begin(), bytes_tensor(std::move(sent.header)));
   std::unique_lock<std::mutex> lock(mutex_);
   wait_until(
       lock, [&] { return lost_ == nullptr && on_the_way_.size() < static_cast<std::size_t>(options_.capacity); },
@@ -165,9 +161,9 @@ void FlowSender::put(const Packet& packet) {
   std::exception_ptr error;
   try {
     const SigpipeScope scope;
+    works.push_back(peers_.header_carrier().send(bytes_tensor(std::move(sent.header)), options_.peer, options_.id));
     for (const at::Tensor& bytes : sent.payload) {
-      std::vector<at::Tensor> tensors = {bytes};
-      works.push_back(peers_.group().send(tensors, options_.peer, tag_of(options_.id)));
+      works.push_back(peers_.carrier().send(bytes, options_.peer, options_.id));
     }
   } catch (...) {
     error = std::current_exception();
@@ -253,9 +249,8 @@ void FlowReceiver::reset(std::int64_t step) {
 
 // The next packet, whole; false if it does not come any more.
 bool FlowReceiver::receive(ReceivedPacket& received) {
-  const auto post = [&](at::Tensor bytes) {
-    std::vector<at::Tensor> tensors = {std::move(bytes)};
-    Work work = peers_.group().recv(tensors, options_.peer, tag_of(options_.id));
+  const auto post = [&](Carrier& carrier, at::Tensor bytes) {
+    Work work = carrier.receive(std::move(bytes), options_.peer, options_.id);
     const std::lock_guard<std::mutex> lock(mutex_);
     waiting_.push_back(work);
     return work;
@@ -266,7 +261,7 @@ bool FlowReceiver::receive(ReceivedPacket& received) {
   };
   std::vector<char> header(header_bytes(options_.limits));
   const at::Tensor header_view = at::from_blob(header.data(), {static_cast<std::int64_t>(header.size())}, at::kByte);
-  const bool has_header = finish(post(header_view));
+  const bool has_header = finish(post(peers_.header_carrier(), header_view));
   forget();
   if (!has_header) return false;
   try {
@@ -275,7 +270,7 @@ bool FlowReceiver::receive(ReceivedPacket& received) {
     throw ProtocolError(place(-1), error.what());
   }
   std::vector<Work> works;
-  for (const at::Tensor& bytes : received.payload) works.push_back(post(bytes));
+  for (const at::Tensor& bytes : received.payload) works.push_back(post(peers_.carrier(), bytes));
   const bool is_whole = std::all_of(works.begin(), works.end(), [&](const Work& work) { return finish(work); });
   forget();
   if (is_whole && received.has_checksum && checksum_of(received.payload) != received.checksum) {
