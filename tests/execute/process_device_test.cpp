@@ -19,6 +19,13 @@ namespace {
 
 using Work = std::function<void(const std::shared_ptr<Peers>& peers)>;
 
+// Autograd has a thread of its own for each device, in which this one's operations run on the CPU: with as many threads as a
+// stage has.
+class ProcessDevices : public ::testing::Test {
+ protected:
+  ProcessDevices() { at::set_num_threads(1); }
+};
+
 const std::vector<torch::Device>& two_devices() {
   static const std::vector<torch::Device> devices = {{kHostDevice, 0}, {kHostDevice, 1}};
   return devices;
@@ -79,7 +86,7 @@ TEST(HostDevice, ItsMemoryCannotBeReadOnTheHost) {
   EXPECT_TRUE(torch::equal((there + there).cpu(), values + values));
 }
 
-TEST(ProcessDevices, APacketArrivesOnTheCpuWithTheSameBitsAndStrides) {
+TEST_F(ProcessDevices, APacketArrivesOnTheCpuWithTheSameBitsAndStrides) {
   const Tensors sent = {torch::randn({3, 4}), torch::randn({3, 4}).t(), torch::tensor({true, false}),
                         at::Tensor(),         torch::empty({0}),        torch::arange(5)};
   run_ranks(2, [&](Peers& peers) {
@@ -161,7 +168,7 @@ TEST(Rank, DISABLED_OnDevices) {
   peers->leave_together();
 }
 
-TEST(ProcessDevices, ProcessesOnDevicesTrainAsThePlainModelDoes) {
+TEST_F(ProcessDevices, ProcessesOnDevicesTrainAsThePlainModelDoes) {
   RankProcesses ranks(2, "OnDevices", 60);
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(ranks.wait(rank, 200), 0) << "rank " << rank << ": " << ranks.output(rank);
@@ -169,7 +176,7 @@ TEST(ProcessDevices, ProcessesOnDevicesTrainAsThePlainModelDoes) {
   }
 }
 
-TEST(ProcessDevices, AStageOnTheCpuMayFollowOneOnADevice) {
+TEST_F(ProcessDevices, AStageOnTheCpuMayFollowOneOnADevice) {
   for (const bool device_first : {true, false}) {
     std::vector<torch::Device> devices = {two_devices()[0], torch::kCPU};
     if (!device_first) std::swap(devices[0], devices[1]);
@@ -208,12 +215,12 @@ void expect_autograd_as(const Pipeline& expected, Pipeline& pipeline) {
   expect_same_state(pipeline, plain);
 }
 
-TEST(ProcessDevices, AutogradGoesThroughThreads) {
+TEST_F(ProcessDevices, AutogradGoesThroughThreads) {
   Pipeline pipeline(small_chain(), small_options(no_peers()).devices(two_devices()));
   expect_autograd_as(Pipeline(small_chain(), small_options(no_peers())), pipeline);
 }
 
-TEST(ProcessDevices, AutogradGoesThroughAllOfThem) {
+TEST_F(ProcessDevices, AutogradGoesThroughAllOfThem) {
   run_on_ranks(1, 2, [&](const std::shared_ptr<Peers>& peers) {
     Pipeline pipeline(small_chain(), small_options(peers).devices(two_devices()));
     expect_autograd_as(Pipeline(small_chain(), small_options(no_peers())), pipeline);
@@ -223,7 +230,7 @@ TEST(ProcessDevices, AutogradGoesThroughAllOfThem) {
   });
 }
 
-TEST(ProcessDevices, NormsMetricsAndWeightsAreThoseOfTheCpu) {
+TEST_F(ProcessDevices, NormsMetricsAndWeightsAreThoseOfTheCpu) {
   const auto loss = [](const Tensors& outputs, const Tensors& targets) {
     const at::Tensor error = outputs[0] - targets[0];
     return LossValue((error * error).mean(), {{"error", error.detach()}, {"largest", error.detach().abs().max()}});
@@ -250,7 +257,7 @@ TEST(ProcessDevices, NormsMetricsAndWeightsAreThoseOfTheCpu) {
   });
 }
 
-TEST(ProcessDevices, ReplicasAddUpAsOnTheCpu) {
+TEST_F(ProcessDevices, ReplicasAddUpAsOnTheCpu) {
   const auto train = [](const std::shared_ptr<Peers>& peers, const std::vector<torch::Device>& devices) {
     Pipeline pipeline(small_chain(), small_options(peers).devices(devices));
     torch::optim::SGD optimizer(pipeline->parameters(), 0.1);

@@ -205,9 +205,11 @@ TORCH_LIBRARY_IMPL(aten, XPU, library) {
   library.impl("native_batch_norm", batch_norm);
 }
 
-TORCH_LIBRARY_IMPL(_, XPU, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&at::native::cpu_fallback>());
+inline void fall_back(const c10::OperatorHandle& operation, torch::jit::Stack* stack) {
+  at::native::cpu_fallback(operation, stack);
 }
+
+TORCH_LIBRARY_IMPL(_, XPU, library) { library.fallback(torch::CppFunction::makeFromBoxedFunction<&fall_back>()); }
 
 }  // namespace host_device
 }  // namespace gpipe::test
