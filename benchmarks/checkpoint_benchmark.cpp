@@ -1,12 +1,13 @@
 // What checkpoints cost: saving and loading against the disk's plain sequential speed, and training while one is written.
 //
-//   checkpoint_benchmark [folder] [turns]       default: a folder for temporary files, 5; about a minute
+//   checkpoint_benchmark [folder] [turns]       default: a folder for temporary files, 5; about four minutes
 //
 // Not on Google Benchmark: each figure is a ratio of programs that must run in turns.
 //   save    save_checkpoint against one file of as many bytes: write() and fsync()
-//   load    load_checkpoint, with its hashes, against read() of as many bytes; the page cache is dropped before both
-//   train   40 steps with CheckpointWriter::save after every 20th against 40 steps without; what save() itself took, the copy
-//           and the wait for the one before, is shown apart
+//   load    load_checkpoint into a fresh optimizer, as a resume does, with its hashes, against read() of as many bytes; the
+//           page cache is dropped before both
+//   train   20 steps while what CheckpointWriter::save took is written, against 20 steps without; what save() itself took, the
+//           copy, is shown apart
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
@@ -27,7 +28,6 @@ namespace {
 
 constexpr int kNumLayers = 16;
 constexpr int kWidth = 1024;
-constexpr int kSteps = 40;
 constexpr int kSaveEvery = 20;
 constexpr std::size_t kPiece = std::size_t{1} << 20;
 
@@ -93,7 +93,8 @@ void measure_disk(const std::string& folder, int turns) {
     bytes = saved.bytes;
     plain_write.add(measure([&] { write_plainly(plain, bytes); }));
     for (const ManifestFile& file : read_manifest(saved.path).files) drop_from_cache(saved.path + "/" + file.name);
-    load.add(measure([&] { load_checkpoint(saved.path, training.pipeline, training.optimizer); }));
+    Training fresh;
+    load.add(measure([&] { load_checkpoint(saved.path, fresh.pipeline, fresh.optimizer); }));
     drop_from_cache(plain);
     plain_read.add(measure([&] { read_plainly(plain); }));
   }
@@ -113,30 +114,32 @@ void measure_disk(const std::string& folder, int turns) {
 void measure_training(const std::string& folder, int turns) {
   Training training;
   training.step();
-  std::vector<double> costs, pauses;
-  for (int turn = 0; turn < turns; ++turn) {
-    const double without = measure([&] {
-                             for (int step = 0; step < kSteps; ++step) training.step();
-                           }).wall;
-    SaveOptions options;
-    options.retention.keep_last = 1;
-    CheckpointWriter writer(folder + "/run", options);
+  SaveOptions options;
+  options.retention.keep_last = 1;
+  CheckpointWriter writer(folder + "/run", options);
+  const auto take_steps = [&] {
+    for (int step = 0; step < kSaveEvery; ++step) training.step();
+  };
+  std::vector<double> wall, cpu, pauses;
+  TrainingState state;
+  for (int turn = 0; turn < 3 * turns; ++turn) {
+    const Seconds without = measure(take_steps);
+    state.step = turn;
     double pause = 0;
-    const double with = measure([&] {
-                          for (int step = 1; step <= kSteps; ++step) {
-                            training.step();
-                            TrainingState state;
-                            state.step = step;
-                            if (step % kSaveEvery == 0)
-                              pause += writer.save(training.pipeline, training.optimizer, state);
-                          }
-                        }).wall;
+    const Seconds with = measure([&] {
+      pause = writer.save(training.pipeline, training.optimizer, state);
+      take_steps();
+    });
     writer.wait();
-    costs.push_back((with - pause - without) / without);
-    pauses.push_back(pause / without);
+    wall.push_back((with.wall - pause) / without.wall);
+    cpu.push_back((with.cpu - pause) / without.cpu);
+    pauses.push_back(pause / without.wall);
   }
-  fmt::print("train  {:.1f} % slower while a checkpoint is written every {} steps, and {:.1f} % held up by save()\n",
-             100 * median(costs), kSaveEvery, 100 * median(pauses));
+  fmt::print(
+      "train  {:.1f} % slower ({:.1f} % more processor time) while a checkpoint is written every {} steps, and {:.1f} "
+      "% "
+      "held up by save()\n",
+      100 * (median(wall) - 1), 100 * (median(cpu) - 1), kSaveEvery, 100 * median(pauses));
 }
 
 void run(const std::string& parent, int turns) {
