@@ -298,10 +298,13 @@ TEST(RemoteFlow, ASenderToASilentPeerFailsWithinTheTimeout) {
   const int port = free_port("127.0.0.1");
   const auto errors = run_each(2, [&](int rank) {
     World world = world_of(rank, 2, port);
-    world.timeout_seconds = 1;
+    world.timeout_seconds = 3;  // also to connect
     Peers peers(world);
     if (rank == 0) {
-      while (!peers.store().check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      const auto start = std::chrono::steady_clock::now();
+      while (!peers.store().check({"done"}) && seconds_since(start) < 30) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      }
       return;
     }
     FlowSender sender(peers, flow_to(0, 1));
