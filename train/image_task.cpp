@@ -8,6 +8,7 @@
 
 #include "data/cifar10.h"
 #include "data/data_dir.h"
+#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 
 namespace gpipe::train {
@@ -72,6 +73,13 @@ ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_
 LayerChain ImageTask::chain() const {
   return models::make_image_model(
       options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
+}
+
+std::string ImageTask::data_hash() const {
+  ContentHash hash;
+  hash.add(training_.pixels.data(), training_.pixels.size());
+  hash.add(training_.labels.data(), training_.labels.size());
+  return hash.finish();
 }
 
 TensorBatch ImageTask::next_batch() {

@@ -9,6 +9,7 @@
 #include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/text.h"
+#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 #include "train/model_file.h"
 
@@ -82,6 +83,11 @@ at::Tensor LmTask::to_rows(const TokenSequence& tokens, std::int64_t length) {
 
 LayerChain LmTask::chain() const {
   return language_chain(options_.model, vocabulary_->size(), options_.sequence_length, options_.dropout);
+}
+
+std::string LmTask::data_hash() const {
+  const at::Tensor rows = training_.contiguous();
+  return content_hash_of({static_cast<const char*>(rows.data_ptr()), rows.nbytes()});
 }
 
 TensorBatch LmTask::next_batch() {

@@ -41,6 +41,7 @@ class LmTask : public Task {
   LayerChain chain() const override;
   const char* unit() const override { return "tokens"; }
   std::int64_t num_batches() const override { return batches_->num_batches(); }
+  std::string data_hash() const override;
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;

@@ -18,6 +18,7 @@ namespace gpipe::train {
 namespace {
 
 constexpr const char* kNumBatches = "batches of an epoch";
+constexpr const char* kDataHash = "hash of the data";
 
 // Whole or not, as rank 0 sees them.
 std::vector<std::string> candidates(const Pipeline& pipeline, const std::string& folder) {
@@ -54,6 +55,7 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
     : options_(options),
       task_(task),
       learning_rate_(learning_rate),
+      notes_{{kNumBatches, std::to_string(task.num_batches())}, {kDataHash, task.data_hash()}},
       writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
 
 void RunCheckpoints::remove_earlier() const {
@@ -62,10 +64,6 @@ void RunCheckpoints::remove_earlier() const {
   if (count == 0) return;
   cli::print(fmt::format("removed {} checkpoint{} of an earlier training from {}\n", count, count == 1 ? "" : "s",
                          options_.checkpoint_dir));
-}
-
-std::map<std::string, std::string> RunCheckpoints::notes() const {
-  return {{kNumBatches, std::to_string(task_.num_batches())}};
 }
 
 std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline,
@@ -96,6 +94,12 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
                           fmt::format(" was saved when an epoch had {} batches, and now it has {}; use the "
                                       "same data and batch size",
                                       batches->second, task_.num_batches()));
+  }
+  const auto data = manifest.notes.find(kDataHash);
+  if (data != manifest.notes.end() && data->second != notes_.at(kDataHash)) {
+    throw CheckpointError(resumed.path,
+                          " was saved in a training on other data; use the same data, or begin a new training with its "
+                          "weights (--weights, and another --checkpoint-dir)");
   }
   LoadOptions unchecked;
   unchecked.check_hashes = false;  // just done
@@ -130,7 +134,7 @@ double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& o
   state.step = step;
   state.data_position = to_json(position);
   state.learning_rate = learning_rate_.to_json();
-  state.notes = notes();
+  state.notes = notes_;
   state.metadata = task_.metadata();
   state.added = task_.added_tensors();
   const double pause = writer_.save(pipeline, optimizer, state);

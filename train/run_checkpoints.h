@@ -46,11 +46,10 @@ class RunCheckpoints {
   std::int64_t last_step() const { return last_step_; }
 
  private:
-  std::map<std::string, std::string> notes() const;
-
   const TrainerOptions& options_;
   const Task& task_;
   const LearningRate& learning_rate_;
+  const std::map<std::string, std::string> notes_;  // by which a checkpoint is known to be of these data
   CheckpointWriter writer_;
   std::int64_t last_step_ = -1;
 };

@@ -41,6 +41,7 @@ class Task {
   virtual const char* unit() const = 0;  // of the items: "samples", "tokens"
 
   virtual std::int64_t num_batches() const = 0;  // of an epoch
+  virtual std::string data_hash() const = 0;     // of what it is trained on
   virtual TensorBatch next_batch() = 0;
   // The next one will be that of the position. Throws InvalidArgument if an epoch has no such batch.
   virtual void seek(const data::Position& position) = 0;

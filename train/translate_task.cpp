@@ -11,6 +11,7 @@
 #include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/libreoffice_help.h"
+#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 #include "train/model_file.h"
 
@@ -149,6 +150,15 @@ TensorBatch TranslateTask::to_batch(const std::vector<TokenPair>& pairs,
           num_tokens,
           {},
           {}};
+}
+
+std::string TranslateTask::data_hash() const {
+  ContentHash hash;
+  for (const TokenPair& pair : training_) {
+    hash.add(pair.source.data(), pair.source.size() * sizeof(pair.source.front()));
+    hash.add(pair.target.data(), pair.target.size() * sizeof(pair.target.front()));
+  }
+  return hash.finish();
 }
 
 TensorBatch TranslateTask::next_batch() {

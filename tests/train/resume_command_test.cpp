@@ -82,6 +82,16 @@ TEST_F(ResumeLm, TakesTheVocabularyOfACheckpointThatIsNotDamaged) {
   EXPECT_THAT(refused.err, HasSubstr("none of its checkpoints is whole"));
 }
 
+TEST_F(ResumeLm, OnOtherDataIsRefused) {
+  train_in_run("2");
+  std::string text = read_file(folder_.path("text.txt"));
+  text.replace(text.find("the dog"), 7, "the mat");
+  folder_.write("text.txt", text);
+  const Outcome refused = train({"--steps", "3", "--checkpoint-dir", run_, "--resume"});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("was saved in a training on other data"));
+}
+
 TEST_F(ResumeLm, OfWeightsAndTheLastCheckpointOneIsSavedIfTheOtherCannotBe) {
   const std::string weights = folder_.path("weights/lm.safetensors");
   // Ends a training that has lost a folder: there is a file in its place.
