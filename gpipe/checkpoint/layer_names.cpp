@@ -22,17 +22,17 @@ int LayerNames::layer_of(const std::string& name) const {
     const auto found = layers_.find(name.substr(0, dot));
     if (found != layers_.end()) return found->second;
   }
-  return -1;
+  return pipeline_.num_layers();
 }
 
 int LayerNames::stage_of(const std::string& name) const {
   const int layer = layer_of(name);
-  return layer < 0 ? 0 : stage_of_layer_[layer];
+  return layer < pipeline_.num_layers() ? stage_of_layer_[layer] : 0;
 }
 
 bool LayerNames::is_elsewhere(const std::string& name) const {
   const int layer = layer_of(name);
-  return layer >= 0 && !pipeline_.runs_layer(layer);
+  return layer < pipeline_.num_layers() && !pipeline_.runs_layer(layer);
 }
 
 bool LayerNames::saves_stage(int stage) const {

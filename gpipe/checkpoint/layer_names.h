@@ -15,7 +15,9 @@ class LayerNames {
 
   // 1 before there are stages.
   int num_stages() const { return num_stages_; }
-  // Of the layer that the name begins with; stage 0 if there is none.
+  // The layer that the name begins with; their number if there is none.
+  int layer_of(const std::string& name) const;
+  // Of that layer; stage 0 if there is none.
   int stage_of(const std::string& name) const;
   // Whether another rank runs that layer.
   bool is_elsewhere(const std::string& name) const;
@@ -23,8 +25,6 @@ class LayerNames {
   bool saves_stage(int stage) const;
 
  private:
-  int layer_of(const std::string& name) const;  // -1: none
-
   const PipelineImpl& pipeline_;
   std::map<std::string, int> layers_;
   std::vector<int> stage_of_layer_;

@@ -2,40 +2,21 @@
 
 #include <torch/torch.h>
 
-#include <algorithm>
 #include <map>
 
+#include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/fingerprint.h"
 
 namespace gpipe {
-namespace {
-
-std::vector<std::string> layer_names(const Pipeline& pipeline) {
-  std::vector<std::string> names;
-  for (int layer = 0; layer < pipeline->num_layers(); ++layer) names.push_back(pipeline->layer_name(layer));
-  return names;
-}
-
-// Which of the layers has it; their number if none does.
-int layer_of(const std::vector<std::string>& layers, const std::string& weight) {
-  const auto found = std::find_if(layers.begin(), layers.end(), [&](const std::string& layer) {
-    return weight.size() > layer.size() && weight[layer.size()] == '.' && weight.compare(0, layer.size(), layer) == 0;
-  });
-  return static_cast<int>(found - layers.begin());
-}
-
-}  // namespace
 
 WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options) {
-  const std::vector<std::string> layers = layer_names(pipeline);
+  const LayerNames layers(*pipeline);
   LoadWeightsOptions own = options;
   own.ignore = [&](const std::string& name) {
-    const int layer = layer_of(layers, name);
-    const bool is_elsewhere = layer < pipeline->num_layers() && !pipeline->runs_layer(layer);
-    return is_elsewhere || (options.ignore && options.ignore(name));
+    return layers.is_elsewhere(name) || (options.ignore && options.ignore(name));
   };
   return load_weights(path, *pipeline.ptr(), own);
 }
@@ -62,17 +43,19 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
   }
   own[0] = to_tensor(encode(names));
 
-  const std::vector<std::string> layers = layer_names(pipeline);
+  const LayerNames layers(*pipeline);
   std::map<std::pair<std::string, int>, NamedTensors> found;  // by kind and layer
   for (const Tensors& given : pipeline->ranks()->exchange().collect(own)) {
     std::size_t next = 1;
     for (const auto& [kind, name] : decode_fingerprint(to_text(given.at(0)))) {
-      found[{kind, layer_of(layers, name)}].emplace_back(name, given.at(next++));
+      found[{kind, layers.layer_of(name)}].emplace_back(name, given.at(next++));
     }
   }
+  std::vector<std::string> layer_names;
+  for (int layer = 0; layer < pipeline->num_layers(); ++layer) layer_names.push_back(pipeline->layer_name(layer));
   NamedTensors weights;
   for (const char* kind : {"parameter", "buffer"}) {
-    for (const int layer : registration_order(layers)) {
+    for (const int layer : registration_order(layer_names)) {
       for (auto& weight : found[{kind, layer}]) weights.push_back(std::move(weight));
     }
   }
