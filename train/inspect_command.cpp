@@ -81,19 +81,9 @@ void read_set(const std::string& index_path, Inspection& inspection) {
   for (const std::string& shard : shards) {
     read_shard(directory_of(index_path), shard, inspection.tensors, inspection.metadata);
   }
-  std::map<std::string, std::string> missing = index.file_of;
-  for (const InspectedTensor& tensor : inspection.tensors) {
-    const auto found = missing.find(tensor.entry.name);
-    if (found == missing.end() || found->second != tensor.file) {
-      throw CheckpointError(index_path,
-                            fmt::format(" does not say that {} is in {}, but it is; fetch all of them again",
-                                        quoted_name(tensor.entry.name), tensor.file));
-    }
-    missing.erase(found);
-  }
-  if (missing.empty()) return;
-  throw CheckpointError(index_path, fmt::format(" says that {} is in {}, but it is not; fetch all of them again",
-                                                quoted_name(missing.begin()->first), missing.begin()->second));
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const InspectedTensor& tensor : inspection.tensors) found.emplace_back(tensor.entry.name, tensor.file);
+  check_shards(index, index_path, found);
 }
 
 InspectedFile inspect_file(const std::string& folder, const ManifestFile& expected) {

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
@@ -223,32 +224,21 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
 
 Safetensors load_safetensors_set(const std::string& index_path) {
   const SafetensorsIndex index = parse_safetensors_index(MappedFile(index_path).view(), index_path);
-  std::map<std::string, Safetensors> shards;
-  for (const auto& item : index.file_of) shards[item.second];
+  std::set<std::string> files;
+  for (const auto& item : index.file_of) files.insert(item.second);
   Safetensors content;
-  for (auto& [name, shard] : shards) {
-    const std::string path = directory_of(index_path) + "/" + name;
-    shard = load_safetensors(path);
-    for (const auto& [tensor_name, tensor] : shard.tensors) {
-      const auto found = index.file_of.find(tensor_name);
-      if (found == index.file_of.end() || found->second != name) {
-        throw CheckpointError(path, fmt::format(" holds {}, which {} does not look for there; fetch all of them again",
-                                                quoted_name(tensor_name), index_path));
-      }
-      content.tensors.emplace_back(tensor_name, tensor);
+  std::vector<std::pair<std::string, std::string>> found;
+  for (const std::string& file : files) {
+    const Safetensors shard = load_safetensors(directory_of(index_path) + "/" + file);
+    for (const auto& item : shard.tensors) {
+      found.emplace_back(item.first, file);
+      content.tensors.push_back(item);
     }
     content.metadata.insert(shard.metadata.begin(), shard.metadata.end());
   }
+  check_shards(index, index_path, found);
   std::sort(content.tensors.begin(), content.tensors.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
-  for (const auto& [name, file] : index.file_of) {
-    const bool is_there =
-        std::binary_search(content.tensors.begin(), content.tensors.end(), std::make_pair(name, at::Tensor()),
-                           [](const auto& a, const auto& b) { return a.first < b.first; });
-    if (is_there) continue;
-    throw CheckpointError(index_path, fmt::format(" says that {} is in {}, but it is not; fetch all of them again",
-                                                  quoted_name(name), file));
-  }
   return content;
 }
 

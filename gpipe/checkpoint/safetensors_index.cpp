@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
 
@@ -34,6 +35,23 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
     index.file_of[name] = file.get<std::string>();
   }
   return index;
+}
+
+void check_shards(const SafetensorsIndex& index, const std::string& index_path,
+                  const std::vector<std::pair<std::string, std::string>>& found) {
+  std::map<std::string, std::string> missing = index.file_of;
+  for (const auto& [tensor, file] : found) {
+    const auto said = missing.find(tensor);
+    if (said == missing.end() || said->second != file) {
+      throw CheckpointError(directory_of(index_path) + "/" + file,
+                            fmt::format(" holds {}, which {} does not look for there; fetch all of them again",
+                                        quoted_name(tensor), index_path));
+    }
+    missing.erase(said);
+  }
+  if (missing.empty()) return;
+  throw CheckpointError(index_path, fmt::format(" says that {} is in {}, but it is not; fetch all of them again",
+                                                quoted_name(missing.begin()->first), missing.begin()->second));
 }
 
 }  // namespace gpipe
