@@ -17,11 +17,12 @@
 #include "cli/schedule_options.h"
 #include "cli/schedule_summary.h"
 #include "cli/terminal.h"
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/planner.h"
-#include "gpipe/simulate/simulate.h"
 
 namespace gpipe::cli {
 namespace {
@@ -77,13 +78,13 @@ int run_plan(PlanCommand command) {
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
   options.rematerialize = !command.no_rematerialize;
   const PlanSearch search = search_plans(profile, options);
-  const Timeline timeline = simulate(schedule_of(search.best), search.best.costs);
+  const Forecast step = forecast(long_schedule_of(search.best), search.best.costs);
   if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);
   if (command.json) {
-    print(plan_json(profile, search, timeline));
+    print(plan_json(profile, search, step));
     return kDone;
   }
-  print(plan_report(profile, search.best, timeline, output_width()));
+  print(plan_report(profile, search.best, step, output_width()));
   if (command.explain)
     print(fmt::format("\n{}, best first\n{}", count_of(num_candidates(search), "candidate"), explain(search)));
   return kDone;

@@ -93,11 +93,11 @@ std::size_t widest_line(const std::string& text) {
 
 }  // namespace
 
-std::string plan_report(const Profile& profile, const Plan& plan, const Timeline& timeline, int width) {
-  std::string report =
-      fmt::format("{}: {}, recompute {}; {}\n\n", plan.schedule,
-                  describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
-                  recompute_text(plan), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
+std::string plan_report(const Profile& profile, const Plan& plan, const Forecast& step, int width) {
+  std::string report = fmt::format(
+      "{}: {}, recompute {}; {}\n\n", plan.schedule,
+      describe_size(plan.num_workers(), static_cast<int>(plan.layers_per_stage.size()), plan.num_micro_batches),
+      recompute_text(plan), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
   std::string table;
   for (const Detail& detail : kDetails) {
     table = stage_table(profile, plan, detail);
@@ -109,21 +109,19 @@ std::string plan_report(const Profile& profile, const Plan& plan, const Timeline
     report += fmt::format("makespan   {} = sum(t) + (M - 1) max(t) over the stages' times t\n",
                           format_seconds(plan.partition.makespan_seconds));
   }
-  report += fmt::format("simulated  {}, bubble {}\n", format_seconds(timeline.makespan_seconds),
-                        format_percent(timeline.bubble_fraction));
-  const auto fullest =
-      std::max_element(timeline.workers.begin(), timeline.workers.end(),
-                       [](const WorkerTimeline& a, const WorkerTimeline& b) { return a.peak_bytes < b.peak_bytes; });
-  report += fmt::format("memory     {} at most, on worker {}\n", format_bytes(fullest->peak_bytes),
-                        fullest - timeline.workers.begin());
+  report += fmt::format("simulated  {}, bubble {}\n", format_seconds(step.step_seconds),
+                        format_percent(step.bubble_fraction));
+  const auto fullest = std::max_element(step.peak_bytes.begin(), step.peak_bytes.end());
+  report +=
+      fmt::format("memory     {} at most, on worker {}\n", format_bytes(*fullest), fullest - step.peak_bytes.begin());
   return report;
 }
 
-std::string plan_json(const Profile& profile, const PlanSearch& search, const Timeline& timeline) {
+std::string plan_json(const Profile& profile, const PlanSearch& search, const Forecast& step) {
   const Plan& plan = search.best;
   ordered_json json = {{"schedule", plan.schedule},
-                       {"num_workers", timeline.num_workers()},
-                       {"num_stages", timeline.num_stages},
+                       {"num_workers", plan.num_workers()},
+                       {"num_stages", plan.layers_per_stage.size()},
                        {"num_micro_batches", plan.num_micro_batches},
                        {"chunks", plan.chunks},
                        {"recompute", name(plan.recompute)},
@@ -142,9 +140,9 @@ std::string plan_json(const Profile& profile, const PlanSearch& search, const Ti
     }
   }
   // The formula is for one stage a worker; with several, only the simulation says how long a step takes.
-  json["makespan"] = plan.chunks == 1 ? plan.partition.makespan_seconds : timeline.makespan_seconds;
-  json["simulated_makespan"] = timeline.makespan_seconds;
-  json["bubble_fraction"] = timeline.bubble_fraction;
+  json["makespan"] = plan.chunks == 1 ? plan.partition.makespan_seconds : step.step_seconds;
+  json["simulated_makespan"] = step.step_seconds;
+  json["bubble_fraction"] = step.bubble_fraction;
   json["peak_bytes"] = plan.predicted_peak_bytes;
   json["candidates"] = ordered_json::array();
   for (const PlanCandidate& candidate : search.candidates) {

@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "gpipe/plan/interval_bytes.h"
-#include "gpipe/schedule/registry.h"
+#include "gpipe/plan/long_plan.h"
 
 namespace gpipe {
 namespace {
@@ -78,17 +78,18 @@ std::vector<int> cut(const PrefixSeconds& sums, const std::vector<StageModes>& s
 }  // namespace
 
 std::vector<int> mixed_layers_per_stage(const Profile& profile, const PlanOptions& options) {
-  const Schedule base = make_schedule(options.schedule, options.num_stages, options.num_micro_batches, options.chunks);
+  const LongSchedule base =
+      make_long_schedule(options.schedule, options.num_stages, options.num_micro_batches, options.chunks);
   const IntervalBytes bytes(profile, options.optimizer_slots);
-  FurthestEnds furthest(bytes, *options.memory_limit_bytes / (base.num_stages / base.num_workers()));
-  std::vector<StageModes> stages(base.num_stages);
+  FurthestEnds furthest(bytes, *options.memory_limit_bytes / (base.num_stages() / base.num_workers()));
+  std::vector<StageModes> stages(base.num_stages());
   for (const Recompute mode : kLightestFirst) {
     const PartitionOptions known = options_for_schedule({}, with_recompute(base, mode));
-    for (int stage = 0; stage < base.num_stages; ++stage) {
+    for (int stage = 0; stage < base.num_stages(); ++stage) {
       stages[stage].forwards.push_back(1 + known.recompute_share[stage]);
       stages[stage].furthest_end.push_back(&furthest.of(known.live[stage]));
       if (!options.worker_speed.empty()) {
-        stages[stage].speed = options.worker_speed[base.worker_of_stage[stage]];
+        stages[stage].speed = options.worker_speed[base.written.worker_of_stage[stage]];
       }
     }
   }

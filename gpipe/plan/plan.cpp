@@ -6,16 +6,18 @@
 
 #include "gpipe/error.h"
 #include "gpipe/plan/backward_parts.h"
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
 
 namespace gpipe {
 namespace {
 
-Schedule schedule_for(const PlanOptions& options, int num_workers) {
-  Schedule schedule = make_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks);
-  return options.recompute_by_stage.empty() ? with_recompute(std::move(schedule), options.recompute)
-                                            : with_recompute(std::move(schedule), options.recompute_by_stage);
+LongSchedule schedule_for(const PlanOptions& options, int num_workers) {
+  const LongSchedule schedule =
+      make_long_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks);
+  return options.recompute_by_stage.empty() ? with_recompute(schedule, options.recompute)
+                                            : with_recompute(schedule, options.recompute_by_stage);
 }
 
 int chunks_of(const PlanOptions& options) {
@@ -51,17 +53,6 @@ Profile as_run(Profile profile, const Schedule& schedule) {
   return profile;
 }
 
-std::vector<double> recompute_share(const Schedule& schedule) {
-  std::vector<double> share(schedule.num_stages, 0);
-  for (const std::vector<Action>& actions : schedule.workers) {
-    for (const Action& action : actions) {
-      if (action.kind == ActionKind::kRecompute) share[action.stage] += 1;
-    }
-  }
-  for (double& stage : share) stage /= schedule.num_micro_batches;
-  return share;
-}
-
 // Asked for what the stages of schedules for other numbers of workers hold, until that has taken some seconds.
 class OtherSizes {
  public:
@@ -71,8 +62,8 @@ class OtherSizes {
   std::vector<std::vector<Live>> live(int num_stages) {
     if (num_stages % chunks_ != 0 || num_actions_ > kMaxActions || !options_.recompute_by_stage.empty()) return {};
     try {
-      const Schedule schedule = schedule_for(options_, num_stages / chunks_);
-      num_actions_ += schedule.num_actions();
+      const LongSchedule schedule = schedule_for(options_, num_stages / chunks_);
+      num_actions_ += schedule.written.num_actions();
       largest_num_workers_ = schedule.num_workers();
       return peak_live_by_stage(schedule);
     } catch (const InvalidArgument&) {
@@ -108,12 +99,13 @@ InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& opti
   return InfeasibleError(what, error.missing_bytes(), num_workers);
 }
 
-PartitionOptions partition_options(const PlanOptions& options, const Schedule& schedule, int chunks) {
+PartitionOptions partition_options(const PlanOptions& options, const LongSchedule& schedule, int chunks) {
   PartitionOptions result;
   result.objective = options.objective;
   result.link = options.link;
   if (!options.worker_speed.empty()) {
-    for (const int worker : schedule.worker_of_stage) result.worker_speed.push_back(options.worker_speed[worker]);
+    for (const int worker : schedule.written.worker_of_stage)
+      result.worker_speed.push_back(options.worker_speed[worker]);
   }
   if (options.memory_limit_bytes) result.memory_limit_bytes = *options.memory_limit_bytes / chunks;
   result.optimizer_slots = options.optimizer_slots;
@@ -142,10 +134,25 @@ Schedule schedule_of(const Plan& plan) {
                                          : with_recompute(std::move(schedule), plan.recompute_by_stage);
 }
 
+LongSchedule long_schedule_of(const Plan& plan) {
+  const LongSchedule schedule =
+      make_long_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks);
+  return plan.recompute_by_stage.empty() ? with_recompute(schedule, plan.recompute)
+                                         : with_recompute(schedule, plan.recompute_by_stage);
+}
+
 PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule) {
-  options.num_stages = schedule.num_stages;
-  options.num_micro_batches = schedule.num_micro_batches;
-  options.backward = schedule.has_backward();
+  LongSchedule long_schedule;
+  long_schedule.written = schedule;
+  long_schedule.num_micro_batches = schedule.num_micro_batches;
+  long_schedule.is_recomputed = recomputed(schedule);
+  return options_for_schedule(std::move(options), long_schedule);
+}
+
+PartitionOptions options_for_schedule(PartitionOptions options, const LongSchedule& schedule) {
+  options.num_stages = schedule.num_stages();
+  options.num_micro_batches = static_cast<int>(schedule.num_micro_batches);
+  options.backward = schedule.written.has_backward();
   options.recompute_share = recompute_share(schedule);
   options.live = peak_live_by_stage(schedule);
   return options;
@@ -158,14 +165,15 @@ Partition partition_for(const Profile& profile, const Schedule& schedule, const 
 Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest) {
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
-  const Schedule schedule = schedule_for(options, options.num_stages);
+  const LongSchedule schedule = schedule_for(options, options.num_stages);
   OtherSizes others(options, chunks);
   PartitionOptions for_partition = partition_options(options, schedule, chunks);
   for_partition.live_for = [&](int num_stages) {
     return find_smallest ? others.live(num_stages) : std::vector<std::vector<Live>>();
   };
   try {
-    return make_plan(profile, options, chunks, partition_for(profile, schedule, for_partition));
+    return make_plan(profile, options, chunks,
+                     partition(as_run(profile, schedule.written), options_for_schedule(for_partition, schedule)));
   } catch (const InfeasibleError& error) {
     throw in_workers(error, options, chunks, others);
   }
@@ -174,9 +182,10 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
 Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage) {
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
-  const Schedule schedule = schedule_for(options, options.num_stages);
+  const LongSchedule schedule = schedule_for(options, options.num_stages);
   const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
-  return make_plan(profile, options, chunks, partition_of(as_run(profile, schedule), layers_per_stage, for_partition));
+  return make_plan(profile, options, chunks,
+                   partition_of(as_run(profile, schedule.written), layers_per_stage, for_partition));
 }
 
 }  // namespace gpipe

@@ -2,16 +2,17 @@
 
 #include <algorithm>
 
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 
 namespace gpipe {
 namespace {
 
 // What one stage holds at its peak.
-std::int64_t peak_bytes_of(const Plan& plan, const Schedule& schedule, std::size_t stage) {
+std::int64_t peak_bytes_of(const Plan& plan, const LongSchedule& schedule, std::size_t stage) {
   std::vector<StageBytes> bytes(plan.costs.stages.size());
   bytes[stage] = stage_bytes(plan.costs.stages[stage]);
-  return peak_bytes_by_worker(schedule, bytes)[schedule.worker_of_stage[stage]];
+  return peak_bytes_of_worker(schedule, bytes, schedule.written.worker_of_stage[stage]);
 }
 
 }  // namespace
@@ -60,14 +61,15 @@ void set_rematerialization(Plan& plan, const Profile& profile,
                            const std::vector<Rematerialization>& rematerialization) {
   if (rematerialization.empty()) return;
   plan.rematerialization = rematerialization;
-  const Schedule schedule = schedule_of(plan);
+  const LongSchedule schedule = long_schedule_of(plan);
   int begin = 0;
   double sum = 0;
   for (std::size_t stage = 0; stage < rematerialization.size(); ++stage) {
     const int end = begin + plan.layers_per_stage[stage];
     StageCosts& costs = plan.costs.stages[stage];
     PartitionStage& predicted = plan.partition.stages[stage];
-    const double speed = plan.costs.worker_speed.empty() ? 1 : plan.costs.worker_speed[schedule.worker_of_stage[stage]];
+    const double speed =
+        plan.costs.worker_speed.empty() ? 1 : plan.costs.worker_speed[schedule.written.worker_of_stage[stage]];
     const double before = costs.backward_seconds;
     costs = with_rematerialization(costs, rematerialization_costs(profile, begin, end), rematerialization[stage]);
     predicted.seconds += (costs.backward_seconds - before) / speed;

@@ -2,40 +2,71 @@
 
 #include <algorithm>
 
+#include "gpipe/schedule/long_schedule.h"
 #include "gpipe/wide_bytes.h"
 
 namespace gpipe {
 namespace {
 
-// Which (stage, micro-batch) pairs are recomputed: their forward keeps only the stage's input.
-std::vector<bool> recomputed(const Schedule& schedule) {
-  std::vector<bool> table(static_cast<std::size_t>(schedule.num_stages) * schedule.num_micro_batches);
-  for (const auto& actions : schedule.workers) {
-    for (const Action& action : actions) {
-      if (action.kind != ActionKind::kRecompute) continue;
-      table[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch] = true;
-    }
+// A schedule, and its rounds that are played so many times more.
+struct Program {
+  const Schedule& schedule;
+  const std::vector<bool>& is_recomputed;
+  const std::vector<LongSchedule::Round>* rounds = nullptr;  // if some are added
+  std::int64_t num_added = 0;
+};
+
+Program program_of(const LongSchedule& schedule) {
+  return {schedule.written, schedule.is_recomputed, &schedule.rounds, schedule.num_added_rounds};
+}
+
+// What is held after a round that was played so many times more.
+void hold_more(std::int64_t& held, std::int64_t before, std::int64_t times) { held += (held - before) * times; }
+void hold_more(WideBytes& held, WideBytes before, std::int64_t times) { held += (held - before) * times; }
+void hold_more(std::vector<Live>& held, const std::vector<Live>& before, std::int64_t times) {
+  const auto more = [times](int now, int then) { return static_cast<int>(now + (now - then) * times); };
+  for (std::size_t stage = 0; stage < held.size(); ++stage) {
+    held[stage] = {more(held[stage].activations, before[stage].activations),
+                   more(held[stage].inputs, before[stage].inputs)};
   }
-  return table;
 }
 
 // Walks one worker's program and calls `on_action(stage, at_work, change)`: whether the micro-batch at work was held with
-// its activations, with its input, or not at all; and how the action changes what the stage holds when it ends.
+// its activations, with its input, or not at all; and how the action changes what the stage holds when it ends. `held` is what
+// `on_action` counts. Of rounds that are added, only the last is walked: it holds most, or what the first one held.
 enum class AtWork { kNew, kActivations, kInput };
 
-template <typename OnAction>
-void walk(const Schedule& schedule, const std::vector<bool>& is_recomputed, int worker, const OnAction& on_action) {
-  for (const Action& action : schedule.workers[worker]) {
-    const bool again =
-        is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
-    if (action.kind == ActionKind::kForward) {
-      on_action(action.stage, AtWork::kNew, again ? Live{0, 1} : Live{1, 0});
-    } else if (action.kind == ActionKind::kRecompute) {
-      on_action(action.stage, AtWork::kInput, Live{1, -1});
-    } else {
-      on_action(action.stage, AtWork::kActivations, Live{makes_weight_grad(action.kind) ? -1 : 0, 0});
+template <typename Held, typename OnAction>
+void walk(const Program& program, int worker, Held& held, const OnAction& on_action) {
+  const Schedule& schedule = program.schedule;
+  const std::vector<Action>& actions = schedule.workers[worker];
+  const auto play = [&](int begin, int end) {
+    for (int index = begin; index < end; ++index) {
+      const Action& action = actions[index];
+      const bool again =
+          program
+              .is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
+      if (action.kind == ActionKind::kForward) {
+        on_action(action.stage, AtWork::kNew, again ? Live{0, 1} : Live{1, 0});
+      } else if (action.kind == ActionKind::kRecompute) {
+        on_action(action.stage, AtWork::kInput, Live{1, -1});
+      } else {
+        on_action(action.stage, AtWork::kActivations, Live{makes_weight_grad(action.kind) ? -1 : 0, 0});
+      }
     }
+  };
+  int at = 0;
+  for (std::size_t round = 0; program.num_added > 0 && round < program.rounds->size(); ++round) {
+    const int begin = (*program.rounds)[round].worker_begin[worker];
+    const int end = (*program.rounds)[round].worker_end[worker];
+    play(at, begin);
+    const Held before = held;
+    play(begin, end);
+    hold_more(held, before, program.num_added - 1);
+    play(begin, end);
+    at = end;
   }
+  play(at, static_cast<int>(actions.size()));
 }
 
 bool covers(const Live& a, const Live& b) { return a.activations >= b.activations && a.inputs >= b.inputs; }
@@ -49,15 +80,13 @@ void add_peak(std::vector<Live>& peaks, const Live& live) {
   peaks.push_back(live);
 }
 
-}  // namespace
-
-std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
+std::vector<std::vector<Live>> peak_live(const Program& program) {
+  const Schedule& schedule = program.schedule;
   std::vector<std::vector<Live>> peaks(schedule.num_stages);
   if (!schedule.has_backward()) return std::vector<std::vector<Live>>(schedule.num_stages, {Live{1, 0}});
-  const std::vector<bool> is_recomputed = recomputed(schedule);
   std::vector<Live> live(schedule.num_stages);
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    walk(schedule, is_recomputed, worker, [&](int stage, AtWork at_work, const Live& change) {
+    walk(program, worker, live, [&](int stage, AtWork at_work, const Live& change) {
       Live& held = live[stage];
       add_peak(peaks[stage], {held.activations + (at_work == AtWork::kActivations ? 0 : 1),
                               held.inputs - (at_work == AtWork::kInput ? 1 : 0)});
@@ -66,6 +95,58 @@ std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
     });
   }
   return peaks;
+}
+
+std::int64_t peak_bytes(const Program& program, const std::vector<StageBytes>& stages, int worker, bool backward) {
+  const Schedule& schedule = program.schedule;
+  WideBytes fixed = 0;
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    if (schedule.worker_of_stage[stage] == worker) fixed += stages[stage].static_bytes;
+  }
+  WideBytes live = 0;
+  WideBytes peak = 0;
+  walk(program, worker, live, [&](int stage, AtWork at_work, const Live& change) {
+    const StageBytes& bytes = stages[stage];
+    const WideBytes held = WideBytes{bytes.activation_bytes} + bytes.kept_input_bytes;
+    const WideBytes others = live - (at_work == AtWork::kActivations ? held : 0) -
+                             (at_work == AtWork::kInput ? WideBytes{bytes.input_bytes} : 0);
+    const bool is_backward = at_work == AtWork::kActivations;
+    const std::int64_t working = is_backward ? bytes.backward_working_bytes : bytes.forward_working_bytes;
+    const std::int64_t input = is_backward ? bytes.kept_input_bytes : bytes.input_bytes;
+    peak = std::max(peak, others + std::max(working, bytes.activation_bytes) + input);
+    if (backward) live += change.activations * held + WideBytes{change.inputs} * bytes.input_bytes;
+  });
+  return saturated(fixed + peak);
+}
+
+std::vector<std::int64_t> peak_bytes(const Program& program, const std::vector<StageBytes>& stages) {
+  const bool backward = program.schedule.has_backward();
+  std::vector<std::int64_t> peaks;
+  for (int worker = 0; worker < program.schedule.num_workers(); ++worker) {
+    peaks.push_back(peak_bytes(program, stages, worker, backward));
+  }
+  return peaks;
+}
+
+}  // namespace
+
+std::vector<bool> recomputed(const Schedule& schedule) {
+  std::vector<bool> table(static_cast<std::size_t>(schedule.num_stages) * schedule.num_micro_batches);
+  for (const auto& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kRecompute) continue;
+      table[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch] = true;
+    }
+  }
+  return table;
+}
+
+std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
+  return peak_live({schedule, recomputed(schedule)});
+}
+
+std::vector<std::vector<Live>> peak_live_by_stage(const LongSchedule& schedule) {
+  return peak_live(program_of(schedule));
 }
 
 std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
@@ -77,10 +158,11 @@ std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
     return peaks;
   }
   const std::vector<bool> is_recomputed = recomputed(schedule);
+  const Program program = {schedule, is_recomputed};
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    int live = 0;
-    int peak = 0;
-    walk(schedule, is_recomputed, worker, [&](int, AtWork, const Live& change) {
+    std::int64_t live = 0;
+    std::int64_t peak = 0;
+    walk(program, worker, live, [&](int, AtWork, const Live& change) {
       live += change.activations;
       peak = std::max(peak, live);
     });
@@ -90,30 +172,15 @@ std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
 }
 
 std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const std::vector<StageBytes>& stages) {
-  std::vector<WideBytes> fixed(schedule.num_workers(), 0);
-  for (int stage = 0; stage < schedule.num_stages; ++stage) {
-    fixed[schedule.worker_of_stage[stage]] += stages[stage].static_bytes;
-  }
-  const bool backward = schedule.has_backward();
-  const std::vector<bool> is_recomputed = recomputed(schedule);
-  std::vector<std::int64_t> peaks;
-  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    WideBytes live = 0;
-    WideBytes peak = 0;
-    walk(schedule, is_recomputed, worker, [&](int stage, AtWork at_work, const Live& change) {
-      const StageBytes& bytes = stages[stage];
-      const WideBytes held = WideBytes{bytes.activation_bytes} + bytes.kept_input_bytes;
-      const WideBytes others = live - (at_work == AtWork::kActivations ? held : 0) -
-                               (at_work == AtWork::kInput ? WideBytes{bytes.input_bytes} : 0);
-      const bool is_backward = at_work == AtWork::kActivations;
-      const std::int64_t working = is_backward ? bytes.backward_working_bytes : bytes.forward_working_bytes;
-      const std::int64_t input = is_backward ? bytes.kept_input_bytes : bytes.input_bytes;
-      peak = std::max(peak, others + std::max(working, bytes.activation_bytes) + input);
-      if (backward) live += change.activations * held + WideBytes{change.inputs} * bytes.input_bytes;
-    });
-    peaks.push_back(saturated(fixed[worker] + peak));
-  }
-  return peaks;
+  return peak_bytes({schedule, recomputed(schedule)}, stages);
+}
+
+std::vector<std::int64_t> peak_bytes_by_worker(const LongSchedule& schedule, const std::vector<StageBytes>& stages) {
+  return peak_bytes(program_of(schedule), stages);
+}
+
+std::int64_t peak_bytes_of_worker(const LongSchedule& schedule, const std::vector<StageBytes>& stages, int worker) {
+  return peak_bytes(program_of(schedule), stages, worker, schedule.written.has_backward());
 }
 
 }  // namespace gpipe

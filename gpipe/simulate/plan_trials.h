@@ -2,10 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpipe/plan/plan.h"
+#include "gpipe/schedule/long_schedule.h"
 
 namespace gpipe {
 
@@ -23,6 +26,20 @@ double recompute_share(Recompute mode, int num_micro_batches);
 // By more than rounding.
 bool is_faster(double seconds, double than_seconds);
 
+// A schedule with each choice of recompute modes that was asked for: trials ask for few of them, again and again.
+class RecomputedSchedules {
+ public:
+  explicit RecomputedSchedules(LongSchedule base) : base_(std::move(base)) {}
+
+  const LongSchedule& base() const { return base_; }  // without recompute
+  // One mode per stage. Valid until the next call.
+  const LongSchedule& with(const std::vector<Recompute>& modes);
+
+ private:
+  LongSchedule base_;
+  std::map<std::vector<Recompute>, LongSchedule> by_modes_;
+};
+
 class PlanTrials {
  public:
   // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist; `profile` and `options` outlive this.
@@ -36,7 +53,7 @@ class PlanTrials {
   // The fastest of `found` and of the partitions that are tried, all or those near `seeds`: see Note [Candidates].
   std::optional<Trial> improve(std::optional<Trial> found, std::vector<Trial> seeds);
 
-  int num_stages() const { return base_.num_stages; }
+  int num_stages() const { return base_.num_stages(); }
 
  private:
   std::optional<std::vector<Recompute>> lightest_modes(const Costs& costs);
@@ -45,12 +62,13 @@ class PlanTrials {
   Costs costs_of(const std::vector<int>& layers_per_stage) const;
   bool are_few() const;
   void try_all(std::vector<int>& layers_per_stage, int num_layers, int num_stages, std::optional<Trial>& best);
-  void climb(Trial& best);
+  void climb(Trial& best, std::int64_t& actions_left);
   std::int64_t actions_a_trial() const;
 
   const Profile& profile_;
   const PlanOptions& options_;
-  const Schedule base_;                         // without recompute
+  RecomputedSchedules schedules_;
+  const LongSchedule& base_;                    // without recompute
   std::vector<int> index_on_worker_;            // of each stage
   std::vector<std::vector<Recompute>> combos_;  // modes of the stages of a worker, the ones without recompute first
 };

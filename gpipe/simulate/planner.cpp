@@ -7,12 +7,13 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/mixed_partition.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/plan_trials.h"
 #include "gpipe/simulate/rematerialized_trials.h"
-#include "gpipe/simulate/simulate.h"
 #include "gpipe/wide_bytes.h"
 
 namespace gpipe {
@@ -219,12 +220,9 @@ class Candidates {
 };
 
 void predict(Plan& plan) {
-  SimulateOptions options;
-  options.critical_path = false;
-  const Timeline timeline = simulate(schedule_of(plan), plan.costs, options);
-  plan.predicted_step_seconds = timeline.makespan_seconds;
-  plan.predicted_peak_bytes.clear();
-  for (const WorkerTimeline& worker : timeline.workers) plan.predicted_peak_bytes.push_back(worker.peak_bytes);
+  const Forecast step = forecast(long_schedule_of(plan), plan.costs);
+  plan.predicted_step_seconds = step.step_seconds;
+  plan.predicted_peak_bytes = step.peak_bytes;
 }
 
 Plan make_plan(const Profile& profile, PlanOptions options, const Trial& trial) {

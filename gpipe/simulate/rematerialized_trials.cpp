@@ -6,8 +6,7 @@
 #include "gpipe/error.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/liveness.h"
-#include "gpipe/schedule/registry.h"
-#include "gpipe/simulate/simulate.h"
+#include "gpipe/simulate/forecast.h"
 
 namespace gpipe {
 namespace {
@@ -23,17 +22,16 @@ RematerializedTrials::RematerializedTrials(const Profile& profile, const PlanOpt
     : profile_(profile),
       options_(options),
       plain_(profile, options),
-      base_(make_schedule(options.schedule, options.num_stages, options.num_micro_batches, options.chunks)),
-      can_drop_(!base_.splits_backward()),
+      schedules_(make_long_schedule(options.schedule, options.num_stages, options.num_micro_batches, options.chunks)),
+      base_(schedules_.base()),
+      can_drop_(!base_.written.splits_backward()),
       stages_of_worker_(base_.num_workers()) {
-  for (int stage = 0; stage < base_.num_stages; ++stage) {
-    stages_of_worker_[base_.worker_of_stage[stage]].push_back(stage);
+  for (int stage = 0; stage < base_.num_stages(); ++stage) {
+    stages_of_worker_[base_.written.worker_of_stage[stage]].push_back(stage);
   }
   for (const Recompute mode : {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways}) {
     live_[mode] = peak_live_by_stage(with_recompute(base_, mode));
   }
-  alone_ = base_;
-  for (std::vector<Action>& actions : alone_.workers) actions.clear();
 }
 
 std::optional<Rematerialization> RematerializedTrials::runs(int stage, Recompute mode, std::int64_t share_bytes) {
@@ -71,7 +69,7 @@ std::optional<Rematerialization> RematerializedTrials::runs(int stage, Recompute
 
 RematerializedTrials::Setting RematerializedTrials::keeping(int stage, Recompute mode) const {
   const StageCosts& costs = costs_.stages[stage];
-  return {mode, {}, costs, recompute_share(mode, base_.num_micro_batches) * costs.recompute_seconds};
+  return {mode, {}, costs, recompute_share(mode, options_.num_micro_batches) * costs.recompute_seconds};
 }
 
 std::optional<RematerializedTrials::Setting> RematerializedTrials::dropping(int stage, Recompute mode,
@@ -89,16 +87,13 @@ std::optional<RematerializedTrials::Setting> RematerializedTrials::dropping(int 
 
 // What a worker holds depends on the settings of its own stages only.
 bool RematerializedTrials::fits(int worker, const std::vector<Setting>& settings) {
-  std::vector<Recompute> modes(base_.num_stages, Recompute::kNever);
-  std::vector<StageBytes> bytes(base_.num_stages);
+  std::vector<Recompute> modes(base_.num_stages(), Recompute::kNever);
+  std::vector<StageBytes> bytes(base_.num_stages());
   for (std::size_t index = 0; index < settings.size(); ++index) {
     modes[stages_of_worker_[worker][index]] = settings[index].mode;
     bytes[stages_of_worker_[worker][index]] = stage_bytes(settings[index].costs);
   }
-  alone_.workers[worker] = base_.workers[worker];
-  const std::int64_t peak = peak_bytes_by_worker(with_recompute(alone_, modes), bytes)[worker];
-  alone_.workers[worker].clear();
-  return peak <= *options_.memory_limit_bytes;
+  return peak_bytes_of_worker(schedules_.with(modes), bytes, worker) <= *options_.memory_limit_bytes;
 }
 
 std::optional<RematerializedTrials::Choice> RematerializedTrials::same_for_all(int worker, Recompute mode, bool drops) {
@@ -164,23 +159,21 @@ std::vector<RematerializedTrials::Choice> RematerializedTrials::choices(int work
 }
 
 Trial RematerializedTrials::simulated(const std::vector<Setting>& settings) {
-  num_actions_ += base_.num_actions();
+  num_actions_ += base_.written.num_actions();
   Trial trial;
   trial.layers_per_stage = layers_per_stage_;
   Costs costs = costs_;
   bool drops = false;
-  for (int stage = 0; stage < base_.num_stages; ++stage) {
+  for (int stage = 0; stage < base_.num_stages(); ++stage) {
     trial.modes.push_back(settings[stage].mode);
     trial.rematerialization.push_back(settings[stage].rematerialization);
     costs.stages[stage] = settings[stage].costs;
     drops = drops || !settings[stage].rematerialization.empty();
   }
   if (!drops) trial.rematerialization.clear();
-  SimulateOptions simulate_options;
-  simulate_options.critical_path = false;
-  const Timeline timeline = simulate(with_recompute(base_, trial.modes), costs, simulate_options);
-  trial.step_seconds = timeline.makespan_seconds;
-  for (const WorkerTimeline& worker : timeline.workers) trial.peak_bytes.push_back(worker.peak_bytes);
+  const LongSchedule& schedule = schedules_.with(trial.modes);
+  trial.step_seconds = forecast_seconds(schedule, costs);
+  trial.peak_bytes = peak_bytes_by_worker(schedule, stage_bytes(costs));
   return trial;
 }
 
@@ -196,7 +189,7 @@ std::optional<Trial> RematerializedTrials::run(const std::vector<int>& layers_pe
   costs_.worker_speed = options_.worker_speed;
   const std::optional<Trial> recomputed = plain_.run(layers_per_stage);
   std::vector<std::vector<Choice>> by_worker;
-  std::vector<Setting> chosen(base_.num_stages);
+  std::vector<Setting> chosen(base_.num_stages());
   const auto choose = [&](std::vector<Setting>& settings, int worker, const Choice& of_worker) {
     for (std::size_t index = 0; index < of_worker.size(); ++index) {
       settings[stages_of_worker_[worker][index]] = of_worker[index];
@@ -227,7 +220,7 @@ void RematerializedTrials::climb(std::optional<Trial>& found) {
   for (bool is_better = found.has_value(); is_better;) {
     is_better = false;
     const std::vector<int> start = found->layers_per_stage;
-    for (int stage = 0; stage + 1 < base_.num_stages; ++stage) {
+    for (int stage = 0; stage + 1 < base_.num_stages(); ++stage) {
       for (const int step : {-1, 1}) {
         std::vector<int> moved = start;
         moved[stage] += step;

@@ -61,8 +61,8 @@ class RematerializedTrials {
   const Profile& profile_;
   const PlanOptions& options_;
   PlanTrials plain_;
-  const Schedule base_;  // without recompute
-  Schedule alone_;       // the same with the actions of at most one worker
+  RecomputedSchedules schedules_;
+  const LongSchedule& base_;  // without recompute
   bool can_drop_ = true;
   std::vector<std::vector<int>> stages_of_worker_;
   std::map<Recompute, std::vector<std::vector<Live>>> live_;  // by mode and stage

@@ -48,6 +48,13 @@ class PlanCommand : public ::testing::Test {
   std::string profile_ = folder_.write("profile.json", make_profile(4));
 };
 
+TEST_F(PlanCommand, TakesAsManyMicroBatchesAsANumberCanCount) {
+  const Outcome outcome = run_gpipe(
+      {"plan", "--profile", profile_, "--stages", "2", "--micro-batches", "2147483647", "--schedule", "auto"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2147483647 micro-batches"));
+}
+
 TEST_F(PlanCommand, PrintsATableOfStages) {
   const Outcome outcome = run({});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;

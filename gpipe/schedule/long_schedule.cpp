@@ -1,0 +1,277 @@
+#include "gpipe/schedule/long_schedule.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe {
+namespace {
+
+// With fewer actions than this, a schedule is written out: it is as fast, and its times are rounded as `simulate` does it.
+constexpr double kFewActions = 20'000;
+
+// Nothing stands for the actions of a schedule without rounds: so many of them are some seconds of planning.
+constexpr double kMostWithoutRounds = 1 << 21;
+
+// Goes through a schedule by need: an action runs once something behind it wants what it makes. So each worker is never further
+// than it has to be.
+class NeedOrder {
+ public:
+  explicit NeedOrder(const Schedule& schedule)
+      : schedule_(schedule),
+        positions_(schedule.num_workers(), 0),
+        forwards_(schedule.num_stages, 0),
+        gradients_(schedule.num_stages, 0) {
+    order_.reserve(static_cast<std::size_t>(schedule.num_actions()));
+  }
+
+  // The worker's actions in front of `index`, and all that they need. False if the schedule cannot run.
+  bool play(int worker, int index) {
+    while (positions_[worker] < index) {
+      if (!play_next(worker)) return false;
+    }
+    return true;
+  }
+
+  const std::vector<int>& positions() const { return positions_; }
+  // Messages that wait, by stage: activations for it, gradients for it.
+  const std::vector<int>& forwards() const { return forwards_; }
+  const std::vector<int>& gradients() const { return gradients_; }
+  std::vector<LongSchedule::Step>& order() { return order_; }
+
+ private:
+  // Messages come in the order in which they are taken, because stages run their micro-batches in one order.
+  bool wait_for(int& messages, int stage) {
+    while (messages == 0) {
+      if (!play_next(schedule_.worker_of_stage[stage])) return false;
+    }
+    --messages;
+    return true;
+  }
+
+  bool play_next(int worker) {
+    const std::vector<Action>& actions = schedule_.workers[worker];
+    const int index = positions_[worker];
+    if (index == static_cast<int>(actions.size()) || depth_ > schedule_.num_workers()) return false;
+    const Action& action = actions[index];
+    ++depth_;
+    if (action.kind == ActionKind::kForward) {
+      if (action.stage > 0 && !wait_for(forwards_[action.stage], action.stage - 1)) return false;
+      if (action.stage + 1 < schedule_.num_stages) ++forwards_[action.stage + 1];
+    } else if (makes_input_grad(action.kind)) {
+      const bool is_last = action.stage + 1 == schedule_.num_stages;
+      if (!is_last && !wait_for(gradients_[action.stage], action.stage + 1)) return false;
+      if (action.stage > 0) ++gradients_[action.stage - 1];
+    }
+    --depth_;
+    if (positions_[worker] != index) return false;  // it would have waited for itself
+    ++positions_[worker];
+    order_.push_back({worker, index});
+    return true;
+  }
+
+  const Schedule& schedule_;
+  std::vector<int> positions_;
+  std::vector<int> forwards_;
+  std::vector<int> gradients_;
+  std::vector<LongSchedule::Step> order_;
+  int depth_ = 0;
+};
+
+bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }
+
+// Of the action itself, or -1.
+int index_of(const std::vector<Action>& actions, const Action& wanted) {
+  const auto found = std::find(actions.begin(), actions.end(), wanted);
+  return found == actions.end() ? -1 : static_cast<int>(found - actions.begin());
+}
+
+Action later(Action action, int micro_batches) {
+  action.micro_batch += micro_batches;
+  return action;
+}
+
+// The action of the last stage, or of the first, that every other stage's action of its kind and micro-batch leads to. It says
+// how far a part of the schedule has come.
+std::vector<Action> milestones(const Schedule& schedule, int micro_batch, int period) {
+  const Action forward{ActionKind::kForward, schedule.num_stages - 1, micro_batch};
+  const std::vector<Action>& last = schedule.workers[schedule.worker_of_stage[forward.stage]];
+  const int begin = index_of(last, forward);
+  const int end = index_of(last, later(forward, period));
+  std::vector<Action> result;
+  if (begin < 0 || end < begin) return result;
+  if (std::all_of(last.begin() + begin, last.begin() + end, is_forward)) result.push_back(forward);
+  if (!schedule.has_backward()) return result;
+  const ActionKind kind = schedule.splits_backward() ? ActionKind::kInputGrad : ActionKind::kBackward;
+  result.push_back({kind, 0, micro_batch});
+  return result;
+}
+
+// Where all workers are at a milestone.
+struct Cut {
+  std::vector<int> positions;
+  std::vector<int> forwards;
+  std::vector<int> gradients;
+  std::size_t end_of_order = 0;
+};
+
+bool is_same_state(const Cut& a, const Cut& b) { return a.forwards == b.forwards && a.gradients == b.gradients; }
+
+// Whether every worker does the same between `a` and `b` as between `b` and `c`, a period later.
+bool repeats(const Schedule& schedule, const std::array<Cut, 3>& cuts, int period) {
+  const auto& [a, b, c] = cuts;
+  if (!is_same_state(a, b) || !is_same_state(b, c)) return false;
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    const std::vector<Action>& actions = schedule.workers[worker];
+    const int length = b.positions[worker] - a.positions[worker];
+    if (length == 0 || c.positions[worker] - b.positions[worker] != length) return false;
+    for (int index = a.positions[worker]; index < b.positions[worker]; ++index) {
+      if (later(actions[index], period) != actions[index + length]) return false;
+    }
+  }
+  return true;
+}
+
+// By stage and kind.
+using Counts = std::vector<std::array<std::int64_t, kNumActionKinds>>;
+
+std::int64_t& count_of(Counts& counts, const Action& action) {
+  return counts[action.stage][static_cast<std::size_t>(action.kind)];
+}
+
+// Of the actions of a round of each part.
+Counts count_rounds(const LongSchedule& schedule) {
+  Counts counts(schedule.num_stages());
+  for (const LongSchedule::Round& round : schedule.rounds) {
+    for (std::size_t at = round.begin; at < round.end; ++at) ++count_of(counts, schedule.action(schedule.order[at]));
+  }
+  return counts;
+}
+
+// Together, the rounds of all parts have every action once for each micro-batch of the period.
+bool are_complete(const LongSchedule& schedule) {
+  const bool splits = schedule.written.splits_backward();
+  const bool has_whole_backward = schedule.written.has_backward() && !splits;
+  for (const auto& stage : count_rounds(schedule)) {
+    const std::int64_t period = schedule.period;
+    const auto is = [&](ActionKind kind, std::int64_t expected) {
+      return stage[static_cast<std::size_t>(kind)] == expected;
+    };
+    const bool backwards = is(ActionKind::kBackward, has_whole_backward ? period : 0) &&
+                           is(ActionKind::kInputGrad, splits ? period : 0) &&
+                           is(ActionKind::kWeightGrad, splits ? period : 0);
+    const bool recomputes = is(ActionKind::kRecompute, 0) || is(ActionKind::kRecompute, period);
+    if (!is(ActionKind::kForward, period) || !backwards || !recomputes) return false;
+  }
+  return true;
+}
+
+// Plays up to three cuts, a period apart, around the milestone, and adds the round between the first two. False if there is none.
+bool add_round(LongSchedule& schedule, NeedOrder& order, const Action& milestone) {
+  const Schedule& written = schedule.written;
+  const int worker = written.worker_of_stage[milestone.stage];
+  std::array<Cut, 3> cuts;
+  for (int number = 0; number < 3; ++number) {
+    const int index = index_of(written.workers[worker], later(milestone, (number - 1) * schedule.period));
+    if (index < 0 || !order.play(worker, index + 1)) return false;
+    cuts[number] = {order.positions(), order.forwards(), order.gradients(), order.order().size()};
+  }
+  if (!repeats(written, cuts, schedule.period)) return false;
+  schedule.rounds.push_back(
+      {cuts[0].end_of_order, cuts[1].end_of_order, std::move(cuts[0].positions), std::move(cuts[1].positions)});
+  return true;
+}
+
+// Fills the order and, if something is added, the rounds. False if there are none, or if the schedule cannot run.
+bool find_order(LongSchedule& schedule) {
+  const Schedule& written = schedule.written;
+  NeedOrder order(written);
+  schedule.rounds.clear();
+  if (schedule.num_added_rounds > 0) {
+    for (const Action& milestone : milestones(written, written.num_micro_batches / 2, schedule.period)) {
+      if (!add_round(schedule, order, milestone)) return false;
+    }
+  }
+  for (int worker = 0; worker < written.num_workers(); ++worker) {
+    if (!order.play(worker, static_cast<int>(written.workers[worker].size()))) return false;
+  }
+  schedule.order = std::move(order.order());
+  schedule.is_recomputed = recomputed(written);
+  return schedule.num_added_rounds == 0 || are_complete(schedule);
+}
+
+LongSchedule with_written(const LongSchedule& schedule, Schedule written) {
+  LongSchedule result;
+  result.written = std::move(written);
+  result.num_micro_batches = schedule.num_micro_batches;
+  result.period = schedule.period;
+  result.num_added_rounds = schedule.num_added_rounds;
+  if (!find_order(result)) throw Error(result.written.name + ": a schedule that recomputes cannot run; a defect");
+  return result;
+}
+
+}  // namespace
+
+LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks) {
+  const int num_chunks = chunks == 0 ? find_schedule(name).default_chunks : chunks;
+  const double num_actions = 2.0 * num_workers * num_chunks * num_micro_batches;
+  LongSchedule result;
+  result.num_micro_batches = num_micro_batches;
+  bool is_long = false;
+  for (const int period : {1, num_workers}) {
+    // Long enough for the start, for three rounds in the middle and for the end.
+    const double least = 4.0 * num_workers + 8.0 * period + 8;
+    if (num_workers < 1 || num_actions < kFewActions || num_micro_batches < 2 * least) break;
+    const int first = static_cast<int>(least);
+    const int few = first + (num_micro_batches - first) % period;
+    result.written = make_schedule(name, num_workers, few, chunks);
+    result.period = period;
+    result.num_added_rounds = (num_micro_batches - few) / period;
+    if (find_order(result)) return result;
+    is_long = true;
+  }
+  if (is_long && num_actions > kMostWithoutRounds) {
+    throw InvalidArgument(
+        fmt::format("{}: {} stages x {} micro-batches are {:.0f} actions, and the schedule has no steady state that "
+                    "could stand for "
+                    "them; a plan takes at most {:.0f}: ask for at most {:.0f} micro-batches, or for another schedule",
+                    name, num_workers * num_chunks, num_micro_batches, num_actions, kMostWithoutRounds,
+                    std::floor(kMostWithoutRounds / (2.0 * num_workers * num_chunks))));
+  }
+  result.written = make_schedule(name, num_workers, num_micro_batches, chunks);
+  result.period = 0;
+  result.num_added_rounds = 0;
+  if (!find_order(result)) throw Error(result.written.name + ": the schedule cannot run; a defect");
+  return result;
+}
+
+LongSchedule with_recompute(const LongSchedule& schedule, Recompute mode) {
+  return with_written(schedule, with_recompute(schedule.written, mode));
+}
+
+LongSchedule with_recompute(const LongSchedule& schedule, const std::vector<Recompute>& by_stage) {
+  return with_written(schedule, with_recompute(schedule.written, by_stage));
+}
+
+std::vector<double> recompute_share(const LongSchedule& schedule) {
+  Counts counts(schedule.num_stages());
+  for (const std::vector<Action>& actions : schedule.written.workers) {
+    for (const Action& action : actions) ++count_of(counts, action);
+  }
+  Counts added = count_rounds(schedule);
+  std::vector<double> share;
+  for (int stage = 0; stage < schedule.num_stages(); ++stage) {
+    const Action recompute{ActionKind::kRecompute, stage, 0};
+    const std::int64_t count = count_of(counts, recompute) + schedule.num_added_rounds * count_of(added, recompute);
+    share.push_back(static_cast<double>(count) / static_cast<double>(schedule.num_micro_batches));
+  }
+  return share;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,269 @@
+#include "gpipe/simulate/forecast.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <deque>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/flow.h"
+#include "gpipe/schedule/liveness.h"
+#include "gpipe/simulate/cost_table.h"
+
+namespace gpipe {
+namespace {
+
+using Seconds = std::vector<double>;
+
+// When the messages of a flow that wait have arrived.
+class Messages {
+ public:
+  void put(double seconds) { seconds_.push_back(seconds); }
+  double take() {
+    const double seconds = seconds_[first_++];
+    if (first_ == seconds_.size()) {
+      seconds_.clear();
+      first_ = 0;
+    } else if (first_ == kUsed) {
+      seconds_.erase(seconds_.begin(), seconds_.begin() + kUsed);
+      first_ = 0;
+    }
+    return seconds;
+  }
+  double* begin() { return seconds_.data() + first_; }
+  double* end() { return seconds_.data() + seconds_.size(); }
+
+ private:
+  static constexpr std::size_t kUsed = 1024;
+  Seconds seconds_;
+  std::size_t first_ = 0;
+};
+
+// Plays the order of a schedule and keeps the time, by the rules of `simulate`. See Note [Steady state].
+class Steps {
+ public:
+  Steps(const LongSchedule& schedule, const FlowTable& table, const CostTable& costs)
+      : schedule_(schedule),
+        table_(table),
+        costs_(costs),
+        now_(schedule.num_workers(), 0),
+        link_free_(table.flows.size(), 0),
+        messages_(table.flows.size()),
+        weight_grads_left_(schedule.num_stages(), schedule.written.num_micro_batches) {}
+
+  double run() {
+    std::size_t at = 0;
+    for (const LongSchedule::Round& round : schedule_.rounds) {
+      play(at, round.end, /*counts=*/true);
+      repeat(round, schedule_.num_added_rounds);
+      at = round.end;
+    }
+    play(at, schedule_.order.size(), /*counts=*/true);
+    double end = 0;
+    for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
+      double& now = now_[worker];
+      for (const int flow : table_.step_inputs[worker]) now = std::max(now, messages_[flow].take());
+      end = std::max(end, now + costs_.update_seconds[worker]);
+    }
+    return end;
+  }
+
+ private:
+  void put(int worker, const std::vector<int>& flows) {
+    for (const int flow : flows) {
+      if (table_.is_local(flow)) {
+        messages_[flow].put(now_[worker]);
+      } else {
+        double& free = link_free_[flow];
+        free = std::max(free, now_[worker]) + costs_.transfer_seconds[flow];
+        messages_[flow].put(free + costs_.latency_seconds);
+      }
+    }
+  }
+
+  // `counts`: whether these are the only ones of their micro-batches.
+  void play(std::size_t begin, std::size_t end, bool counts) {
+    for (std::size_t at = begin; at < end; ++at) {
+      const LongSchedule::Step& step = schedule_.order[at];
+      const Action& action = schedule_.action(step);
+      const FlowTable::Stage& stage = table_.stages[action.stage];
+      double& now = now_[step.worker];
+      if (action.kind == ActionKind::kForward) {
+        for (const int flow : stage.forward_inputs) now = std::max(now, messages_[flow].take());
+        now += costs_.seconds(action);
+        put(step.worker, stage.forward_outputs);
+      } else if (makes_input_grad(action.kind)) {
+        for (const int flow : stage.backward_inputs) now = std::max(now, messages_[flow].take());
+        now += costs_.seconds(action);
+        put(step.worker, stage.backward_outputs);
+      } else {
+        now += costs_.seconds(action);
+      }
+      if (!counts || !makes_weight_grad(action.kind)) continue;
+      if (--weight_grads_left_[action.stage] == 0) put(step.worker, stage.step_outputs);
+    }
+  }
+
+  // All times that what comes next depends on. There are as many after every round.
+  template <typename OnTime>
+  void for_each_time(const OnTime& on_time) {
+    for (double& time : now_) on_time(time);
+    for (double& time : link_free_) on_time(time);
+    for (Messages& waiting : messages_) {
+      for (double& time : waiting) on_time(time);
+    }
+  }
+
+  Seconds times() {
+    Seconds result;
+    for_each_time([&](double time) { result.push_back(time); });
+    return result;
+  }
+
+  void set_times(const Seconds& times, const Seconds& growth, double count) {
+    std::size_t at = 0;
+    for_each_time([&](double& time) {
+      time = times[at] + growth[at] * count;
+      ++at;
+    });
+  }
+
+  static Seconds difference(const Seconds& after, const Seconds& before) {
+    Seconds result(after.size());
+    for (std::size_t at = 0; at < after.size(); ++at) result[at] = after[at] - before[at];
+    return result;
+  }
+
+  static double largest(const Seconds& times) {
+    return times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+  }
+
+  // To rounding.
+  static bool is_regular(const Seconds& first, const Seconds& second, const Seconds& third, double rounding) {
+    for (std::size_t at = 0; at < first.size(); ++at) {
+      if (!(std::abs((third[at] - second[at]) - (second[at] - first[at])) <= rounding)) return false;
+    }
+    return true;
+  }
+
+  // Whether the times are `times` and `count` times the growth after the round has been played `cycle` times from one time less.
+  bool still_grows(const LongSchedule::Round& round, const Seconds& times, const Seconds& growth, int cycle,
+                   std::int64_t count) {
+    set_times(times, growth, static_cast<double>(count - 1));
+    for (int played = 0; played < cycle; ++played) play(round.begin, round.end, /*counts=*/false);
+    const Seconds found = this->times();
+    Seconds expected(times.size());
+    for (std::size_t at = 0; at < times.size(); ++at)
+      expected[at] = times[at] + growth[at] * static_cast<double>(count);
+    const double rounding = kRounding * largest(expected);
+    for (std::size_t at = 0; at < found.size(); ++at) {
+      if (!(std::abs(found[at] - expected[at]) <= rounding)) return false;
+    }
+    return true;
+  }
+
+  // Passes over as many cycles as can be, at most `most`, and returns their number.
+  std::int64_t pass_over(const LongSchedule::Round& round, const Seconds& times, const Seconds& growth, int cycle,
+                         std::int64_t most) {
+    const auto is_right = [&](std::int64_t count) { return still_grows(round, times, growth, cycle, count); };
+    std::int64_t passed = 0;
+    if (is_right(most)) {
+      passed = most;
+    } else {
+      std::int64_t step = 1;
+      for (; passed + step < most && is_right(passed + step); step *= 2) passed += step;
+      for (; step > 0; step /= 2) {
+        if (passed + step < most && is_right(passed + step)) passed += step;
+      }
+    }
+    set_times(times, growth, static_cast<double>(passed));
+    return passed;
+  }
+
+  void repeat(const LongSchedule::Round& round, std::int64_t left) {
+    // The slowest way through a schedule may go around in as many rounds as there are micro-batches under way.
+    const std::size_t longest_cycle = 4 * static_cast<std::size_t>(schedule_.num_workers());
+    std::deque<Seconds> past = {times()};  // after each of the last rounds, the latest first
+    for (std::int64_t played = 0; left > 0; ++played) {
+      play(round.begin, round.end, /*counts=*/false);
+      --left;
+      past.push_front(times());
+      if (!std::isfinite(largest(past.front()))) return;
+      if (played == kMostRounds) {
+        const auto length = static_cast<double>(past.size() - 1);
+        const Seconds latest = past.front();
+        set_times(latest, difference(latest, past.back()), static_cast<double>(left) / length);
+        return;
+      }
+      if (past.size() > 2 * longest_cycle + 1) past.pop_back();
+      const double rounding = kRounding * largest(past.front());
+      for (std::size_t cycle = 1; 2 * cycle < past.size(); ++cycle) {
+        if (!is_regular(past[2 * cycle], past[cycle], past[0], rounding)) continue;
+        const auto length = static_cast<std::int64_t>(cycle);
+        if (left < length) break;
+        const Seconds latest = past.front();
+        const std::int64_t passed =
+            pass_over(round, latest, difference(latest, past[cycle]), static_cast<int>(cycle), left / length);
+        left -= passed * length;
+        if (passed > 0) past = {times()};
+        break;
+      }
+    }
+  }
+
+  static constexpr double kRounding = 1e-12;
+  // No costs are known that take as many until they are regular. If there are such, the mean growth goes on to the end.
+  static constexpr std::int64_t kMostRounds = 50'000;
+
+  const LongSchedule& schedule_;
+  const FlowTable& table_;
+  const CostTable& costs_;
+  Seconds now_;        // per worker: when it is free
+  Seconds link_free_;  // per flow
+  std::vector<Messages> messages_;
+  std::vector<int> weight_grads_left_;  // per stage
+};
+
+double checked_seconds(const LongSchedule& schedule, const FlowTable& table, const CostTable& costs) {
+  const double seconds = Steps(schedule, table, costs).run();
+  if (!std::isfinite(seconds)) {
+    throw InvalidArgument("the costs are so large that the step's time is not a number any more");
+  }
+  return seconds;
+}
+
+double bubble_fraction(const LongSchedule& schedule, const CostTable& costs, double step_seconds) {
+  Seconds busy = costs.update_seconds;
+  const auto add = [&](std::size_t begin, std::size_t end, double times) {
+    for (std::size_t at = begin; at < end; ++at) {
+      busy[schedule.order[at].worker] += times * costs.seconds(schedule.action(schedule.order[at]));
+    }
+  };
+  add(0, schedule.order.size(), 1);
+  for (const LongSchedule::Round& round : schedule.rounds) {
+    add(round.begin, round.end, static_cast<double>(schedule.num_added_rounds));
+  }
+  double idle = 0;
+  for (const double seconds : busy) idle += std::max(0.0, step_seconds - seconds);
+  const double total = static_cast<double>(busy.size()) * step_seconds;
+  return total > 0 ? idle / total : 0;
+}
+
+}  // namespace
+
+double forecast_seconds(const LongSchedule& schedule, const Costs& costs) {
+  const FlowTable table = make_flow_table(schedule.written, costs.routes);
+  return checked_seconds(schedule, table, make_cost_table(schedule.written, table, costs));
+}
+
+Forecast forecast(const LongSchedule& schedule, const Costs& costs) {
+  const FlowTable table = make_flow_table(schedule.written, costs.routes);
+  const CostTable cost_table = make_cost_table(schedule.written, table, costs);
+  Forecast result;
+  result.step_seconds = checked_seconds(schedule, table, cost_table);
+  result.bubble_fraction = bubble_fraction(schedule, cost_table, result.step_seconds);
+  result.peak_bytes = peak_bytes_by_worker(schedule, stage_bytes(costs));
+  return result;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,143 @@
+// A schedule that is written with few micro-batches is the one that the generator makes with all of them.
+#include "gpipe/schedule/long_schedule.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+
+#include "gpipe/error.h"
+#include "gpipe/schedule/registry.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
+
+// With every round that is added, at its place.
+Schedule spelled_out(const LongSchedule& schedule) {
+  Schedule result = schedule.written;
+  result.num_micro_batches = static_cast<int>(schedule.num_micro_batches);
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    const std::vector<Action>& written = schedule.written.workers[worker];
+    std::vector<Action>& actions = result.workers[worker];
+    actions.clear();
+    const auto last = static_cast<int>(schedule.num_added_rounds);
+    // Micro-batches behind a round of their own kind are later by all rounds that were added there.
+    std::vector<int> later(kNumActionKinds, 0);
+    const auto add = [&](int begin, int end, int by) {
+      for (int index = begin; index < end; ++index) {
+        Action action = written[index];
+        action.micro_batch += by + later[static_cast<std::size_t>(action.kind)];
+        actions.push_back(action);
+      }
+    };
+    int at = 0;
+    for (const LongSchedule::Round& round : schedule.rounds) {
+      add(at, round.worker_end[worker], 0);
+      for (int added = 1; added <= last; ++added) {
+        add(round.worker_begin[worker], round.worker_end[worker], added * schedule.period);
+      }
+      at = round.worker_end[worker];
+      for (int index = round.worker_begin[worker]; index < at; ++index) {
+        later[static_cast<std::size_t>(written[index].kind)] = last * schedule.period;
+      }
+    }
+    add(at, static_cast<int>(written.size()), 0);
+  }
+  return result;
+}
+
+int enough_for_rounds(int num_workers, int chunks) { return 10'100 / (num_workers * chunks) + 25 * num_workers + 40; }
+
+TEST(LongSchedule, IsWhatTheGeneratorMakesOfAllMicroBatches) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    for (const int num_workers : {1, 2, 3, 4, 5, 7, 11, 16}) {
+      for (const int chunks : info.any_chunks ? std::vector<int>{1, 2, 3, 4} : std::vector<int>{0}) {
+        const int most = enough_for_rounds(num_workers, 1);
+        for (const int num_micro_batches : {most, most + 1, most + num_workers - 1, most + num_workers}) {
+          SCOPED_TRACE(std::string(info.name) + " " + std::to_string(num_workers) + " " +
+                       std::to_string(num_micro_batches) + " " + std::to_string(chunks));
+          const Schedule all = make_schedule(info.name, num_workers, num_micro_batches, chunks);
+          const LongSchedule few = make_long_schedule(info.name, num_workers, num_micro_batches, chunks);
+          EXPECT_EQ(few.num_micro_batches, num_micro_batches);
+          EXPECT_THAT(few.order, SizeIs(few.written.num_actions()));
+          ASSERT_EQ(spelled_out(few), all);
+          for (const Recompute mode : kModes) {
+            ASSERT_EQ(spelled_out(with_recompute(few, mode)), with_recompute(all, mode)) << name(mode);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(LongSchedule, IsWrittenWithFewActionsHoweverManyMicroBatchesThereAre) {
+  for (const char* name : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "forward"}) {
+    for (const int num_workers : {1, 2, 3, 4, 5, 6, 7, 8, 16, 64}) {
+      const LongSchedule schedule = make_long_schedule(name, num_workers, 2147483647);
+      EXPECT_GT(schedule.num_added_rounds, 0) << name << " " << num_workers;
+      EXPECT_LE(schedule.written.num_micro_batches, 13 * num_workers + 17) << name << " " << num_workers;
+    }
+  }
+}
+
+TEST(LongSchedule, OfFewMicroBatchesIsWrittenOut) {
+  const LongSchedule schedule = make_long_schedule("1f1b", 4, 32);
+  EXPECT_EQ(schedule.written, make_schedule("1f1b", 4, 32));
+  EXPECT_EQ(schedule.num_added_rounds, 0);
+  EXPECT_THAT(schedule.rounds, IsEmpty());
+}
+
+TEST(LongSchedule, WithoutARoundIsRefusedIfItIsTooLong) {
+  EXPECT_EQ(make_long_schedule("looped-bfs", 4, 100'000).num_added_rounds, 0);
+  try {
+    make_long_schedule("looped-bfs", 4, 1'000'000);
+    FAIL();
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("16000000 actions"), HasSubstr("at most 131072 micro-batches")));
+  }
+}
+
+TEST(LongSchedule, HoldsAndRecomputesWhatTheWholeScheduleDoes) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    for (const int num_workers : {1, 2, 3, 4, 7}) {
+      const int num_micro_batches = enough_for_rounds(num_workers, 1);
+      for (const Recompute mode : kModes) {
+        SCOPED_TRACE(std::string(info.name) + " " + std::to_string(num_workers) + " " + name(mode));
+        const Schedule all = with_recompute(make_schedule(info.name, num_workers, num_micro_batches), mode);
+        const LongSchedule few = with_recompute(make_long_schedule(info.name, num_workers, num_micro_batches), mode);
+        std::vector<StageBytes> bytes;
+        for (int stage = 0; stage < all.num_stages; ++stage) {
+          bytes.push_back({1000 + stage, 100 + 7 * stage, 10 + stage, 3, 500 - 20 * stage, 150 * stage});
+        }
+        EXPECT_EQ(peak_bytes_by_worker(few, bytes), peak_bytes_by_worker(all, bytes));
+        const auto live = peak_live_by_stage(few);
+        const auto all_live = peak_live_by_stage(all);
+        std::vector<double> share(all.num_stages, 0);
+        for (const auto& actions : all.workers) {
+          for (const Action& action : actions) share[action.stage] += action.kind == ActionKind::kRecompute;
+        }
+        for (int stage = 0; stage < all.num_stages; ++stage) {
+          EXPECT_EQ(recompute_share(few)[stage], share[stage] / num_micro_batches);
+          for (const int inputs : {0, 1, 10}) {
+            const auto most = [&](const std::vector<Live>& held) {
+              int largest = 0;
+              for (const Live& one : held) largest = std::max(largest, 10 * one.activations + inputs * one.inputs);
+              return largest;
+            };
+            EXPECT_EQ(most(live[stage]), most(all_live[stage])) << stage << " " << inputs;
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace gpipe
