@@ -184,7 +184,8 @@ std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::fun
       samples.push_back(static_cast<std::int64_t>(sample));
     }
     const TensorBatch batch = to_batch(dev_, samples);
-    sum += summed_cross_entropy(pipeline->forward(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
+    sum +=
+        summed_cross_entropy(pipeline->forward_tensors(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
     num_tokens += batch.num_items;
   }
   return sum / static_cast<double>(num_tokens);
