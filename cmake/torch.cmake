@@ -63,6 +63,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/chosen_stages.cpp
   gpipe/execute/clip_grad_norm.cpp
   gpipe/execute/dropped_layers.cpp
+  gpipe/execute/earlier_gradients.cpp
   gpipe/execute/freed_memory.cpp
   gpipe/execute/gradient_reducer.cpp
   gpipe/execute/kept_inputs.cpp

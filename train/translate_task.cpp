@@ -169,9 +169,7 @@ TensorBatch TranslateTask::next_batch() {
   return tensors;
 }
 
-PipelineImpl::Loss TranslateTask::loss(std::int64_t num_items) const {
-  return token_loss(num_items, {options_.label_smoothing, Vocabulary::kPad});
-}
+PipelineImpl::Loss TranslateTask::loss() const { return token_loss({options_.label_smoothing, Vocabulary::kPad}); }
 
 std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const {
   constexpr std::int64_t kBatch = 64;

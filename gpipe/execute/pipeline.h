@@ -42,8 +42,8 @@ class GradientReducer;
 struct ReducedParameter;
 
 enum class LossReduction {
-  kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N
-  kSum,   // it is a sum over them
+  kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N. Not if it has a weight: see LossValue
+  kSum,  // it is a sum over them
 };
 
 struct PipelineOptions {
@@ -102,15 +102,33 @@ struct PipelineOptions {
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 };
 
-// What a loss function returns: a scalar to go backward from and, if it likes, values to report by name.
+// What a loss function returns: a scalar to go backward from and, if it likes, its weight and values to report by name.
+//
+// With a weight, the loss of the mini-batch is the sum of the scalars, over all micro-batches and all replicas, divided by the
+// sum of the weights, and so are the gradients: see Note [Gradients of a weighted loss]. So a mean over anything else than
+// samples is exact, such as that over the tokens that are not padding: the scalar is then a sum over them, and the weight
+// their number. LossReduction has no say then. A weight is a constant, to which no gradient flows: one number that is finite and
+// not negative. If the whole mini-batch weighs 0, the loss is 0 and no gradient is added. The function gives a weight for all
+// micro-batches or for none. If a step with weights fails, all gradients are as before it.
 struct LossValue {
   LossValue(at::Tensor value) : loss(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   LossValue(at::Tensor value, std::map<std::string, at::Tensor> reported)
       : loss(std::move(value)), metrics(std::move(reported)) {}
+  // `weight` is a number, or a tensor of one element.
+  template <typename Weight,
+            typename = std::enable_if_t<std::is_arithmetic_v<Weight> || std::is_same_v<Weight, at::Tensor>>>
+  LossValue(at::Tensor sum, Weight weight_of_sum, std::map<std::string, at::Tensor> reported = {})
+      : loss(std::move(sum)), weight(as_tensor(std::move(weight_of_sum))), metrics(std::move(reported)) {}
 
   at::Tensor loss;
-  // Scalars are put together as losses are, see LossReduction; other tensors row by row.
+  std::optional<at::Tensor> weight;
+  // Scalars are put together as losses are, see LossReduction; if there are weights, they are means by these, in which a
+  // micro-batch of weight 0 does not count. Other tensors are put together row by row.
   std::map<std::string, at::Tensor> metrics;
+
+ private:
+  static at::Tensor as_tensor(at::Tensor weight) { return weight; }
+  static at::Tensor as_tensor(double weight);
 };
 
 class NonFiniteLossError : public Error {
@@ -135,6 +153,7 @@ struct StageMemory {
 
 struct StepResult {
   at::Tensor loss;                            // of the mini-batch, detached
+  std::optional<double> weight;               // of the mini-batch; none if the loss function gave none
   std::map<std::string, at::Tensor> metrics;  // what the loss function reported, detached
   Timeline timeline;                          // measured
   std::vector<StageMemory> memory;            // by stage; empty unless PipelineOptions::measure_memory

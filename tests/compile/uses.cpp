@@ -36,6 +36,12 @@ void right_uses() {
   pipeline->train_step(input, target, torch::nn::MSELoss());
   pipeline->train_step(input, target, plain_function);
   pipeline->train_step(input, target, [](const auto& output, const auto& wanted) { return (output - wanted).sum(); });
+  pipeline->train_step(input, target, [](const torch::Tensor& output, const torch::Tensor& wanted) {
+    return gpipe::LossValue((output - wanted).square().sum(), wanted.numel());
+  });
+  pipeline->train_step({input}, {target}, [](const gpipe::Tensors& outputs, const gpipe::Tensors& targets) {
+    return gpipe::LossValue(outputs[0].sum(), targets[0].sum(), {{"a", outputs[0]}, {"b", targets[0]}});
+  });
   const gpipe::Tensors inputs = {input};
   pipeline->train_step(inputs, gpipe::Tensors{target}, [](const gpipe::Tensors& outputs, const gpipe::Tensors&) {
     return gpipe::LossValue(outputs[0].sum(), {{"a", outputs[0]}});
