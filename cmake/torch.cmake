@@ -39,6 +39,8 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp
+  gpipe/checkpoint/sampler_state.cpp
+  gpipe/checkpoint/scheduler_state.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/on_host.cpp
