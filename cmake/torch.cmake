@@ -39,6 +39,8 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp
+  gpipe/checkpoint/sampler_state.cpp
+  gpipe/checkpoint/scheduler_state.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/on_host.cpp
@@ -63,6 +65,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/chosen_stages.cpp
   gpipe/execute/clip_grad_norm.cpp
   gpipe/execute/dropped_layers.cpp
+  gpipe/execute/earlier_gradients.cpp
   gpipe/execute/freed_memory.cpp
   gpipe/execute/gradient_reducer.cpp
   gpipe/execute/kept_inputs.cpp

@@ -30,6 +30,8 @@
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint/sampler_state.h"
+#include "gpipe/checkpoint/scheduler_state.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/freed_memory.h"

@@ -102,12 +102,10 @@ TensorBatch ImageTask::next_batch() {
   return {{normalized_images(options_.data, pixels)}, {labels}, count, batch.position, batch.next};
 }
 
-PipelineImpl::Loss ImageTask::loss(std::int64_t num_items) const {
-  return [num_items, smoothing = options_.label_smoothing](const Tensors& outputs, const Tensors& targets) {
-    const auto options =
-        torch::nn::functional::CrossEntropyFuncOptions().reduction(torch::kSum).label_smoothing(smoothing);
-    return LossValue(torch::nn::functional::cross_entropy(outputs.front().to(at::kFloat), targets.front(), options) /
-                     static_cast<double>(num_items));
+PipelineImpl::Loss ImageTask::loss() const {
+  return [smoothing = options_.label_smoothing](const Tensors& outputs, const Tensors& targets) {
+    const auto options = torch::nn::functional::CrossEntropyFuncOptions().label_smoothing(smoothing);
+    return torch::nn::functional::cross_entropy(outputs.front().to(at::kFloat), targets.front(), options);
   };
 }
 

@@ -98,9 +98,7 @@ TensorBatch LmTask::next_batch() {
   return {{input}, {target}, target.numel(), batch.position, batch.next};
 }
 
-PipelineImpl::Loss LmTask::loss(std::int64_t num_items) const {
-  return token_loss(num_items, {options_.label_smoothing, kNoPadding});
-}
+PipelineImpl::Loss LmTask::loss() const { return token_loss({options_.label_smoothing, kNoPadding}); }
 
 std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const std::function<bool()>& stop) {
   double sum = 0;

@@ -44,7 +44,7 @@ class LmTask : public Task {
   std::string data_hash() const override;
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
-  PipelineImpl::Loss loss(std::int64_t num_items) const override;
+  PipelineImpl::Loss loss() const override;
   std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;

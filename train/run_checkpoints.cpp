@@ -106,6 +106,7 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   const std::vector<OptimizerGroup> wanted = state_of(optimizer, *pipeline).groups;
   const TrainingState state = load_checkpoint(resumed.path, pipeline, optimizer, unchecked);
   resumed.notes += kept_options(wanted, manifest.groups);
+  for (const std::string& warning : state.warnings) resumed.notes += fmt::format("note: {}\n", warning);
   resumed.step = state.step;
   try {
     resumed.position = data::parse_position(state.data_position);

@@ -211,8 +211,7 @@ PipelineOptions pipeline_options(const RunOptions& options) {
       .measure_memory(options.measure_memory)
       .memory_limit_bytes(options.memory_limit_bytes)
       .optimizer_slots(num_slots(options.trainer.optimizer))
-      .check_loss(true)
-      .loss_reduction(LossReduction::kSum);
+      .check_loss(true);
 }
 
 void check_run_options(const RunOptions& options) {

@@ -17,7 +17,7 @@ namespace gpipe::train {
 struct TensorBatch {
   Tensors inputs;
   Tensors targets;
-  std::int64_t num_items = 0;  // samples or tokens that the loss is a mean over
+  std::int64_t num_items = 0;  // samples or tokens that the loss is a mean over, for the speed
   data::Position position;
   data::Position next;  // of the batch after it
 };
@@ -46,9 +46,8 @@ class Task {
   // The next one will be that of the position. Throws InvalidArgument if an epoch has no such batch.
   virtual void seek(const data::Position& position) = 0;
 
-  // The part of a micro-batch in the mean over all items of its mini-batch: the sum over the parts is the loss, so the
-  // pipeline is to be told LossReduction::kSum.
-  virtual PipelineImpl::Loss loss(std::int64_t num_items) const = 0;
+  // A mean over the items of the mini-batch.
+  virtual PipelineImpl::Loss loss() const = 0;
 
   // The last evaluation of a run may take longer. Asks `stop` between batches, on all ranks alike, and returns nothing once it says
   // yes. REQUIRES: the pipeline is in evaluation, without gradients.

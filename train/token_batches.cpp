@@ -30,9 +30,10 @@ at::Tensor to_padded(const std::vector<const TokenSequence*>& sequences, std::in
   return padded;
 }
 
-PipelineImpl::Loss token_loss(std::int64_t num_items, const TokenLossOptions& options) {
-  return [num_items, options](const Tensors& outputs, const Tensors& targets) {
-    return LossValue(cross_entropy(outputs.front(), targets.front(), options) / static_cast<double>(num_items));
+PipelineImpl::Loss token_loss(const TokenLossOptions& options) {
+  return [options](const Tensors& outputs, const Tensors& targets) {
+    return LossValue(cross_entropy(outputs.front(), targets.front(), options),
+                     targets.front().ne(options.ignored).sum());
   };
 }
 

@@ -20,9 +20,8 @@ struct TokenLossOptions {
   std::int64_t ignored = -100;  // targets that do not count, such as padding
 };
 
-// The part of a micro-batch in the mean cross-entropy over all `num_items` tokens of its mini-batch. Logits [N, T, V],
-// targets [N, T].
-PipelineImpl::Loss token_loss(std::int64_t num_items, const TokenLossOptions& options);
+// The mean cross-entropy over the tokens of the mini-batch that count. Logits [N, T, V], targets [N, T].
+PipelineImpl::Loss token_loss(const TokenLossOptions& options);
 
 // Sum over the tokens that count.
 double summed_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored);

@@ -189,16 +189,21 @@ class Trainer {
     }
   }
 
+  // As zero_grad() of libtorch 2 does; that of libtorch 1.13 keeps tensors of zeros, which a loss with weights would set aside.
+  void drop_gradients() {
+    for (const at::Tensor& parameter : pipeline_->parameters()) parameter.mutable_grad().reset();
+  }
+
   // False if the loss or the gradient was not finite: then the weights are as they were.
   bool take_step(const TensorBatch& batch) {
     set_learning_rate(*optimizer_, options_.learning_rate.at(result_.num_steps));
-    optimizer_->zero_grad();
+    drop_gradients();
     const auto start = Clock::now();
     StepResult step;
     try {
       const Autocast autocast(options_.is_bf16);
       step = pipeline_->train_step(replica_share(batch.inputs, world_), replica_share(batch.targets, world_),
-                                   task_.loss(batch.num_items));
+                                   task_.loss());
     } catch (const NonFiniteLossError&) {
       result_.ending = Ending::kNotFinite;
       return false;

@@ -169,9 +169,7 @@ TensorBatch TranslateTask::next_batch() {
   return tensors;
 }
 
-PipelineImpl::Loss TranslateTask::loss(std::int64_t num_items) const {
-  return token_loss(num_items, {options_.label_smoothing, Vocabulary::kPad});
-}
+PipelineImpl::Loss TranslateTask::loss() const { return token_loss({options_.label_smoothing, Vocabulary::kPad}); }
 
 std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const {
   constexpr std::int64_t kBatch = 64;
@@ -184,7 +182,8 @@ std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::fun
       samples.push_back(static_cast<std::int64_t>(sample));
     }
     const TensorBatch batch = to_batch(dev_, samples);
-    sum += summed_cross_entropy(pipeline->forward(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
+    sum +=
+        summed_cross_entropy(pipeline->forward_tensors(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
     num_tokens += batch.num_items;
   }
   return sum / static_cast<double>(num_tokens);

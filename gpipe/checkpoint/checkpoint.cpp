@@ -97,6 +97,22 @@ TrainingState state_in(const Manifest& manifest, const Safetensors& content) {
   return state;
 }
 
+std::vector<double> learning_rates_of(const std::vector<OptimizerGroup>& groups) {
+  std::vector<double> rates;
+  for (const OptimizerGroup& group : groups) rates.push_back(group.options.at("lr"));
+  return rates;
+}
+
+// A rate that is not the one that the optimizer was made with was set by a schedule; without its state it stays as it is.
+void warn_of_learning_rate(TrainingState& state, const std::vector<double>& made_with) {
+  if (!state.learning_rate.empty() || state.learning_rates == made_with) return;
+  state.warnings.push_back(fmt::format(
+      "the learning rate is {}, as when the checkpoint was saved, and not {}, which the optimizer was made with, but "
+      "the "
+      "checkpoint does not hold what changed it: if a scheduler did, save its state as well (save_scheduler)",
+      fmt::join(state.learning_rates, ", "), fmt::join(made_with, ", ")));
+}
+
 // The part of the optimizer's state that belongs to this rank.
 OptimizerState own_state(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
                          const IsElsewhere& is_elsewhere) {
@@ -125,6 +141,8 @@ Prepared prepare(const std::string& path, const Manifest& manifest, const std::v
   prepared.copies = prepare_weights(content, path, module, is_elsewhere);
   prepared.set_optimizer = prepare_state(optimizer, module, state, path);
   prepared.state = state_in(manifest, content);
+  prepared.state.learning_rates = learning_rates_of(manifest.groups);
+  warn_of_learning_rate(prepared.state, learning_rates_of(state_of(optimizer, module).groups));
   prepared.pipeline_step = manifest.pipeline_step;
   return prepared;
 }

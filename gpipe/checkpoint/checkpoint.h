@@ -19,11 +19,16 @@ namespace gpipe {
 struct TrainingState {
   std::int64_t step = 0;      // optimizer steps that were taken
   std::string data_position;  // where the data go on, in a form of the caller's own
-  std::string learning_rate;  // the schedule's state, the same
+  std::string learning_rate;  // the schedule's state, the same; or a scheduler's, see save_scheduler
   std::map<std::string, std::string> notes;
   // What other programs are to know of the model: goes into the model's files.
   std::map<std::string, std::string> metadata;
   NamedTensors added;  // tensors besides the weights; their names begin with "gpipe."
+
+  // These are load_checkpoint's; save_checkpoint does not look at them.
+  std::vector<double> learning_rates;  // of the optimizer's groups, when it was saved
+  std::vector<std::string>
+      warnings;  // of what may go on otherwise than the training that was saved would have; a line each
 };
 
 struct SaveOptions {
@@ -60,7 +65,7 @@ struct LoadOptions {
 // Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was saved; the
 // pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of them: then the
 // latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of another model, optimizer
-// or seed. All ranks call it, and throw together; each gets what it runs.
+// or seed. Warns, see TrainingState::warnings, if the learning rate was changed by something that is not in the checkpoint. All ranks call it, and throw together; each gets what it runs.
 TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
 

@@ -95,10 +95,6 @@ void GradientReducer::begin(std::vector<ReducedParameter> parameters) {
                            std::equal(parameters.begin(), parameters.end(), parameters_.begin(), is_unchanged);
   parameters_ = std::move(parameters);
   watch(parameters_);
-  for (const ReducedParameter& parameter : parameters_) {
-    at::Tensor& grad = parameter.tensor.mutable_grad();
-    if (replicas_.own() != 0 && grad.defined()) grad.zero_();
-  }
   {
     Progress& progress = *progress_;
     const std::lock_guard<std::mutex> lock(progress.mutex);
@@ -124,6 +120,14 @@ void GradientReducer::begin(std::vector<ReducedParameter> parameters) {
   const bool on_cpu = std::all_of(parameters_.begin(), parameters_.end(),
                                   [](const ReducedParameter& parameter) { return parameter.tensor.is_cpu(); });
   if (is_known_ && on_cpu) start();
+}
+
+void GradientReducer::begin_first_backward(int stage) const {
+  if (replicas_.own() == 0) return;
+  for (const ReducedParameter& parameter : parameters_) {
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    if (parameter.stage == stage && grad.defined()) grad.zero_();
+  }
 }
 
 void GradientReducer::begin_last_backward(int stage) {

@@ -47,6 +47,8 @@ class GradientReducer {
 
   // Before a backward; the parameters in the same order on all replicas.
   void begin(std::vector<ReducedParameter> parameters);
+  // By the stage's worker: its first backward begins. What its parameters have as gradients now counts once.
+  void begin_first_backward(int stage) const;
   // By the stage's worker: its last backward begins. Thread-safe.
   void begin_last_backward(int stage);
   // After the backward: until all sums are there. Throws what went wrong with them.

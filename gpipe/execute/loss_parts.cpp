@@ -19,7 +19,12 @@ void append(LossParts& parts, const LossParts& more) {
   if (!std::equal(parts.metrics.begin(), parts.metrics.end(), more.metrics.begin(), more.metrics.end(), same_name)) {
     throw InvalidArgument("the loss reports other values on one replica than on another; report the same on all");
   }
+  if (parts.weights.defined() != more.weights.defined()) {
+    throw InvalidArgument(
+        "the loss has a weight on one replica and none on another; return LossValue(sum, weight) on all, or on none");
+  }
   parts.losses = at::cat({parts.losses, more.losses});
+  if (parts.weights.defined()) parts.weights = at::cat({parts.weights, more.weights});
   for (auto& [name, metric] : parts.metrics) {
     metric.parts = at::cat({metric.parts, more.metrics.at(name).parts});
   }
@@ -34,6 +39,16 @@ void add_up(const LossParts& parts, StepResult& result) {
   result.metrics.clear();
   for (const auto& [name, metric] : parts.metrics) {
     result.metrics[name] = metric.is_scalar ? metric.parts.sum() : metric.parts;
+  }
+  if (!parts.weights.defined()) return;
+  double weight = 0;
+  const double* of_micro_batch = parts.weights.data_ptr<double>();
+  for (std::int64_t index = 0; index < parts.weights.numel(); ++index) weight += of_micro_batch[index];
+  const auto divide = [&](at::Tensor& sum) { sum = weight == 0 ? at::zeros_like(sum) : sum / weight; };
+  result.weight = weight;
+  divide(result.loss);
+  for (const auto& [name, metric] : parts.metrics) {
+    if (metric.is_scalar) divide(result.metrics[name]);
   }
 }
 

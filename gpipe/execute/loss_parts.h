@@ -16,14 +16,15 @@ struct LossParts {
     bool is_scalar = false;  // of each micro-batch
   };
 
-  at::Tensor losses;  // weighted, along the first dimension; undefined: there is no loss
+  at::Tensor losses;   // along the first dimension, weighted unless there are weights; undefined: there is no loss
+  at::Tensor weights;  // of the micro-batches, that the loss gave; undefined: it gave none
   std::map<std::string, Metric> metrics;
 };
 
-// Those of the next samples behind those of the first. REQUIRES: the same metrics.
+// Those of the next samples behind those of the first. Throws InvalidArgument if only one of the two has weights, or other metrics.
 void append(LossParts& parts, const LossParts& more);
 
-// Into the result's loss and metrics; the same bits whoever had the parts.
+// Into the result's loss, weight and metrics; the same bits whoever had the parts.
 void add_up(const LossParts& parts, StepResult& result);
 
 }  // namespace gpipe

@@ -280,6 +280,18 @@ void PipelineImpl::check_device(torch::Device device) const {
   }
 }
 
+std::shared_ptr<torch::nn::Module> PipelineImpl::clone(const c10::optional<torch::Device>& /*device*/) const {
+  throw InvalidArgument(
+      "a pipeline cannot be cloned, because its stages run on threads or processes of their own; clone the model "
+      "before it "
+      "is made a pipeline, or make a second pipeline and copy the weights (save_weights, load_weights)");
+}
+
+void PipelineImpl::pretty_print(std::ostream& stream) const {
+  stream << fmt::format("gpipe::Pipeline(num_stages={}, num_micro_batches={}, schedule={})", options_.num_stages(),
+                        options_.num_micro_batches(), options_.custom_schedule() ? "custom" : options_.schedule());
+}
+
 void PipelineImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
   check_device(device);
   Module::to(dtype, non_blocking);

@@ -11,6 +11,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <ostream>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -41,8 +42,8 @@ class GradientReducer;
 struct ReducedParameter;
 
 enum class LossReduction {
-  kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N
-  kSum,   // it is a sum over them
+  kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N. Not if it has a weight: see LossValue
+  kSum,  // it is a sum over them
 };
 
 struct PipelineOptions {
@@ -101,15 +102,33 @@ struct PipelineOptions {
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 };
 
-// What a loss function returns: a scalar to go backward from and, if it likes, values to report by name.
+// What a loss function returns: a scalar to go backward from and, if it likes, its weight and values to report by name.
+//
+// With a weight, the loss of the mini-batch is the sum of the scalars, over all micro-batches and all replicas, divided by the
+// sum of the weights, and so are the gradients: see Note [Gradients of a weighted loss]. So a mean over anything else than
+// samples is exact, such as that over the tokens that are not padding: the scalar is then a sum over them, and the weight
+// their number. LossReduction has no say then. A weight is a constant, to which no gradient flows: one number that is finite and
+// not negative. If the whole mini-batch weighs 0, the loss is 0 and no gradient is added. The function gives a weight for all
+// micro-batches or for none. If a step with weights fails, all gradients are as before it.
 struct LossValue {
   LossValue(at::Tensor value) : loss(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   LossValue(at::Tensor value, std::map<std::string, at::Tensor> reported)
       : loss(std::move(value)), metrics(std::move(reported)) {}
+  // `weight` is a number, or a tensor of one element.
+  template <typename Weight,
+            typename = std::enable_if_t<std::is_arithmetic_v<Weight> || std::is_same_v<Weight, at::Tensor>>>
+  LossValue(at::Tensor sum, Weight weight_of_sum, std::map<std::string, at::Tensor> reported = {})
+      : loss(std::move(sum)), weight(as_tensor(std::move(weight_of_sum))), metrics(std::move(reported)) {}
 
   at::Tensor loss;
-  // Scalars are put together as losses are, see LossReduction; other tensors row by row.
+  std::optional<at::Tensor> weight;
+  // Scalars are put together as losses are, see LossReduction; if there are weights, they are means by these, in which a
+  // micro-batch of weight 0 does not count. Other tensors are put together row by row.
   std::map<std::string, at::Tensor> metrics;
+
+ private:
+  static at::Tensor as_tensor(at::Tensor weight) { return weight; }
+  static at::Tensor as_tensor(double weight);
 };
 
 class NonFiniteLossError : public Error {
@@ -134,6 +153,7 @@ struct StageMemory {
 
 struct StepResult {
   at::Tensor loss;                            // of the mini-batch, detached
+  std::optional<double> weight;               // of the mini-batch; none if the loss function gave none
   std::map<std::string, at::Tensor> metrics;  // what the loss function reported, detached
   Timeline timeline;                          // measured
   std::vector<StageMemory> memory;            // by stage; empty unless PipelineOptions::measure_memory
@@ -180,6 +200,14 @@ class PipelineImpl : public torch::nn::Module {
   // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong; in
   // a world of several, FingerprintError for ranks with different models or options, and as Peers does.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
+  template <typename Model, std::enable_if_t<!std::is_convertible_v<const Model&, LayerChain>, int> = 0>
+  PipelineImpl(const Model& /*model*/, const PipelineOptions& options) : PipelineImpl(LayerChain(), options) {
+    static_assert(
+        detail::kNever<Model>,
+        "gpipe::Pipeline is made of a torch::nn::Sequential or a gpipe::LayerChain, whose layers it can split, "
+        "and not of any other module; put its layers into one of these, for example "
+        "gpipe::LayerChain().add(\"layer\", module)");
+  }
   // Parameters that were tied are separate again, with the values they had in common. In a world of several, waits until all
   // ranks have come here, unless an error is on its way.
   ~PipelineImpl() override;
@@ -188,9 +216,22 @@ class PipelineImpl : public torch::nn::Module {
 
   using Loss = std::function<LossValue(const Tensors& outputs, const Tensors& targets)>;
 
+  // What train_step takes.
+  template <typename T>
+  static constexpr bool kIsTensor = std::is_convertible_v<const T&, const at::Tensor&>;
+  template <typename T>
+  static constexpr bool kIsTensors = kIsTensor<T> || std::is_convertible_v<const T&, const Tensors&>;
+  template <typename Input, typename Target, typename AnyLoss>
+  static constexpr bool kIsTrainStep =
+      std::disjunction_v<std::conjunction<std::bool_constant<kIsTensor<Input> && kIsTensor<Target>>,
+                                          std::is_invocable<AnyLoss&, const at::Tensor&, const at::Tensor&>>,
+                         std::conjunction<std::bool_constant<kIsTensors<Input> && kIsTensors<Target> &&
+                                                             !kIsTensor<Input> && !kIsTensor<Target>>,
+                                          std::is_convertible<AnyLoss, Loss>>>;
+
   // One mini-batch forward and backward. Gradients are added to the parameters', and to those of inputs that require one, as
   // loss.backward() does; zero_grad and the optimizer step are the caller's. Throws ActionError for what a layer threw, and
-  // leaves the pipeline usable; gradients may then hold a part of the step.
+  // leaves the pipeline usable; gradients may then hold a part of the step, unless the loss has weights.
   //
   // If the layers use skips, they are run on a micro-batch for a trial before the first step and before the first in
   // evaluation: throws SkipError with all that is wrong with those.
@@ -200,14 +241,44 @@ class PipelineImpl : public torch::nn::Module {
   template <typename SimpleLoss,
             typename = std::enable_if_t<std::is_invocable_v<SimpleLoss&, const at::Tensor&, const at::Tensor&>>>
   StepResult train_step(const at::Tensor& input, const at::Tensor& target, SimpleLoss loss) {
+    static_assert(
+        std::is_constructible_v<LossValue, std::invoke_result_t<SimpleLoss&, const at::Tensor&, const at::Tensor&>>,
+        "the loss function of train_step returns a scalar torch::Tensor, or a gpipe::LossValue; leave out item()");
     return train_step(Tensors{input}, Tensors{target}, [&](const Tensors& outputs, const Tensors& targets) {
       return LossValue(loss(only(outputs), targets.front()));
     });
   }
 
-  // A drop-in module: autograd goes through it, and backward() of what follows is pipelined, too. Backward at most once.
+  // Any other call does not compile, and the compiler says why.
+  template <typename Input, typename Target, typename AnyLoss,
+            std::enable_if_t<!kIsTrainStep<Input, Target, AnyLoss>, int> = 0>
+  StepResult train_step(const Input& /*input*/, const Target& /*target*/, const AnyLoss& /*loss*/) {
+    static_assert(kIsTensors<Input>, "the input of train_step is a torch::Tensor, or a std::vector of them");
+    static_assert(
+        kIsTensors<Target>,
+        "the target of train_step is a torch::Tensor, or a std::vector of them; make one of other values with "
+        "torch::tensor");
+    static_assert(!kIsTensors<Input> || !kIsTensors<Target> || kIsTensor<Input> == kIsTensor<Target>,
+                  "the input and the target of train_step are both a torch::Tensor, or both a std::vector of them");
+    static_assert(!kIsTensor<Input> || !kIsTensor<Target>,
+                  "the loss function of train_step is called with the output and the target, two torch::Tensor; a loss "
+                  "that needs no target takes and ignores it: [](const torch::Tensor& output, const torch::Tensor&)");
+    static_assert(kIsTensor<Input> || kIsTensor<Target> || !kIsTensors<Input> || !kIsTensors<Target>,
+                  "the loss function of train_step is called with all outputs and all targets, two "
+                  "std::vector<torch::Tensor>, and returns a scalar torch::Tensor or a gpipe::LossValue");
+    return {};
+  }
+
+  // A drop-in module: autograd goes through it, and backward() of what follows is pipelined, too. Backward at most once. There
+  // is one forward, as in libtorch's own modules: so pipeline(input) compiles, and a pipeline can be in a
+  // torch::nn::Sequential or a torch::nn::AnyModule.
   at::Tensor forward(const at::Tensor& input);
-  Tensors forward(const Tensors& inputs);
+  // The same for a model of several inputs or outputs.
+  Tensors forward_tensors(const Tensors& inputs);
+
+  // A pipeline has threads, or processes, of its own: throws InvalidArgument, which says what to do instead.
+  std::shared_ptr<torch::nn::Module> clone(const c10::optional<torch::Device>& device = c10::nullopt) const override;
+  void pretty_print(std::ostream& stream) const override;
 
   // A pipeline is placed when it is made: throws InvalidArgument, unless nothing would move. Casts are fine.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;

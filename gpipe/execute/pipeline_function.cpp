@@ -175,7 +175,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
 
 }  // namespace
 
-Tensors PipelineImpl::forward(const Tensors& inputs) {
+Tensors PipelineImpl::forward_tensors(const Tensors& inputs) {
   StepCall call = make_call("forward");
   if (at::GradMode::is_enabled()) {
     for (const at::Tensor& input : inputs) call.needs_grad |= input.defined() && input.requires_grad();
@@ -210,10 +210,10 @@ Tensors PipelineImpl::forward(const Tensors& inputs) {
 }
 
 at::Tensor PipelineImpl::forward(const at::Tensor& input) {
-  const Tensors outputs = forward(Tensors{input});
+  const Tensors outputs = forward_tensors({input});
   if (outputs.size() != 1) {
     throw InvalidArgument(
-        fmt::format("the model returns {} tensors; call forward with a std::vector of inputs", outputs.size()));
+        fmt::format("the model returns {} tensors; call forward_tensors with a std::vector of inputs", outputs.size()));
   }
   return outputs.front();
 }

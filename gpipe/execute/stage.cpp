@@ -93,6 +93,7 @@ void Stage::end_step() {
   settings_ = nullptr;
   at_work_ = nullptr;
   input_bytes_ = 0;
+  earlier_gradients_.put_back();
   given_.clear();
   kept_.clear();
   tied_grads_.clear();
@@ -335,10 +336,24 @@ void Stage::recompute(int micro_batch) {
                  [&](Crossing entering) { return run_with_graph(micro_batch, std::move(entering), true, &kept); });
 }
 
+bool Stage::is_weighted(const std::vector<Packet>& inputs) const {
+  if (has_loss()) return settings_->has_weights && settings_->has_weights();
+  return !inputs.empty() && inputs.front().is_weighted;
+}
+
+void Stage::begin_backward(bool is_weighted) {
+  if (num_backwards_ == 0) {
+    if (is_weighted) earlier_gradients_.set_aside(parts_.layers);
+    if (settings_->on_first_backward) settings_->on_first_backward(parts_.index);
+  }
+  if (++num_backwards_ == kept_.size() && settings_->on_last_backward) settings_->on_last_backward(parts_.index);
+}
+
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
   const AtHome home(parts_);
   Kept kept = std::exchange(kept_[micro_batch], {});
-  if (++num_backwards_ == kept_.size() && settings_->on_last_backward) settings_->on_last_backward(parts_.index);
+  const bool weighted = is_weighted(inputs);
+  begin_backward(weighted);
   Tensors grads;
   if (has_loss()) {
     grads.push_back(at::ones_like(results_[micro_batch].front()));
@@ -364,6 +379,7 @@ void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Pa
   } else {
     outputs.front() = packet(micro_batch, std::move(entry_grads));
   }
+  for (Packet& output : outputs) output.is_weighted = weighted;
 }
 
 Tensors Stage::run_backward(int micro_batch, Kept& kept, Tensors grads) {

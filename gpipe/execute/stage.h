@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "gpipe/execute/dropped_layers.h"
+#include "gpipe/execute/earlier_gradients.h"
 #include "gpipe/execute/piece.h"
 #include "gpipe/execute/rematerialized_layers.h"
 #include "gpipe/model/boundary.h"
@@ -28,7 +29,8 @@
 
 namespace gpipe {
 
-// What the last stage makes of its outputs: a scalar to start the backward from, already weighted.
+// What the last stage makes of its outputs: a scalar to start the backward from, already weighted unless the step is divided by
+// its weight at the end.
 using StageLoss = std::function<at::Tensor(int micro_batch, const Tensors& outputs)>;
 
 // What is the same for all stages during one step. Set before the step, read by the workers.
@@ -40,10 +42,13 @@ struct StepSettings {
   std::vector<MicroBatch> micro_batches;  // the first stage's inputs
   std::vector<bool> input_requires_grad;  // of each input tensor
   StageLoss loss;                         // empty: the outputs themselves are wanted
+  std::function<bool()> has_weights;      // after a call of the loss: see EarlierGradients. Empty: it has none
   // Before those of this replica, see ReadyBatch.
   int first_micro_batch = 0;
   std::int64_t first_sample = 0;
-  std::function<void(int stage)> on_last_backward;  // may be empty; called by the stage's worker, before it
+  // May be empty; called by the stage's worker, before it.
+  std::function<void(int stage)> on_first_backward;
+  std::function<void(int stage)> on_last_backward;
 };
 
 // What a stage is, as long as the partition stands.
@@ -79,7 +84,7 @@ class Stage {
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
-  // Drops everything kept; also after a failed step.
+  // Drops everything kept; also after a failed step. Gradients that are aside are put back.
   void end_step();
   // Orders the step between what the caller has enqueued on the stage's device before it and will enqueue after it.
   void follow_caller() const;
@@ -108,6 +113,8 @@ class Stage {
   void set_output_grads(std::vector<Tensors> grads) { output_grads_ = std::move(grads); }
   // Of the first stage, after its backward: the gradients of its inputs, by micro-batch.
   const std::vector<Tensors>& input_grads() const { return input_grads_; }
+  // Those of before a step whose loss has weights, from its first backward until they are put together with those of the step.
+  EarlierGradients& earlier_gradients() { return earlier_gradients_; }
   // The most it held of what other stages sent forward, since the step began; 0 unless its memory is measured.
   std::int64_t most_input_bytes() const { return most_input_bytes_; }
 
@@ -131,6 +138,9 @@ class Stage {
   void run_layers(int micro_batch, const Piece& piece, Tensors& tensors, bool recomputing);
   // All of the stage. What the backward needs goes to `kept`; nowhere if that is null.
   Crossing run_with_graph(int micro_batch, Crossing entries, bool recomputing, Kept* kept);
+  // Whether the backward, with these messages, is of a loss with weights.
+  bool is_weighted(const std::vector<Packet>& inputs) const;
+  void begin_backward(bool is_weighted);
   // Returns the gradients of what entered.
   Tensors run_backward(int micro_batch, Kept& kept, Tensors grads);
   RematerializedLayers::Run runner(int micro_batch);
@@ -144,6 +154,7 @@ class Stage {
   std::string given_;       // to the layer that threw
   std::vector<Kept> kept_;  // by micro-batch
   std::size_t num_backwards_ = 0;
+  EarlierGradients earlier_gradients_;
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;
   ModuleModes modes_;

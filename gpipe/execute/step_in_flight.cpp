@@ -41,16 +41,19 @@ at::Tensor sum(const Tensors& parts) {
 
 }  // namespace
 
-StepInFlight::StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss)
+StepInFlight::StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss,
+                           std::function<bool()> has_weights)
     : pipeline_(pipeline), caller_(mode != StepMode::kForwardOnly) {
   settings_.micro_batches = std::move(batch.micro_batches);
   settings_.input_requires_grad = std::move(batch.requires_grad);
   settings_.seed = pipeline.options_.seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss);
+  settings_.has_weights = std::move(has_weights);
   settings_.first_micro_batch = batch.first_micro_batch;
   settings_.first_sample = batch.first_sample;
   if (pipeline.reducer_ != nullptr) {
+    settings_.on_first_backward = [&pipeline](int stage) { pipeline.reducer_->begin_first_backward(stage); };
     settings_.on_last_backward = [&pipeline](int stage) { pipeline.reducer_->begin_last_backward(stage); };
   }
   together([&] { prepare(batch, mode); });
@@ -217,7 +220,33 @@ Timeline StepInFlight::run_here(Phase phase) {
   return pipeline_.last_timeline_ = timeline;
 }
 
+std::vector<Stage*> StepInFlight::own_stages() const {
+  std::vector<Stage*> stages;
+  if (assembly_ == nullptr) return stages;
+  for (int stage = 0; stage < schedule().num_stages; ++stage) {
+    if (Stage* const here = assembly_->stage(stage)) stages.push_back(here);
+  }
+  return stages;
+}
+
+void StepInFlight::divide_gradients(double weight) {
+  for (Stage* const stage : own_stages()) stage->earlier_gradients().add_step(weight);
+}
+
+// As if the gradients were put together already: then those of the step are given back where there were earlier ones.
+std::vector<StageMemory> StepInFlight::measure_memory() const {
+  std::vector<StageMemory> memory = pipeline_.memory();
+  for (std::size_t stage = 0; stage < memory.size(); ++stage) {
+    Stage* const here = assembly_->stage(stage);
+    if (here == nullptr) continue;
+    memory[stage].gradient_bytes += here->earlier_gradients().bytes();
+    memory[stage].live_bytes -= here->earlier_gradients().bytes_of_step();
+  }
+  return memory;
+}
+
 void StepInFlight::take_back() {
+  for (Stage* const stage : own_stages()) stage->earlier_gradients().put_back();
   pipeline_.buffers_.put_back(buffers_before_);
   if (std::exchange(counts_, false)) --pipeline_.step_;
 }
@@ -240,7 +269,7 @@ void StepInFlight::agree_on_backward() {
 }
 
 std::string StepInFlight::share(StepResult& result, const LossParts& parts, const std::string& refusal) {
-  result.memory = pipeline_.memory();
+  result.memory = measure_memory();
   if (pipeline_.ranks_ == nullptr) {
     add_up(parts, result);
     return refusal;

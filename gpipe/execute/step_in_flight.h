@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -16,8 +17,9 @@ namespace gpipe {
 class StepInFlight {
  public:
   // `loss` empty: the outputs are wanted. The micro-batches are those of the inputs, and `requires_grad` says which of the
-  // inputs want a gradient. In training, takes the pipeline's next step number.
-  StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss = {});
+  // inputs want a gradient. In training, takes the pipeline's next step number. `has_weights` as in StepSettings.
+  StepInFlight(PipelineImpl& pipeline, ReadyBatch batch, StepMode mode, StageLoss loss = {},
+               std::function<bool()> has_weights = {});
   ~StepInFlight();
   StepInFlight(const StepInFlight&) = delete;
   StepInFlight& operator=(const StepInFlight&) = delete;
@@ -43,8 +45,11 @@ class StepInFlight {
   // After a run: completes the result by what other ranks have of it. Gives the last stage's reason for the step not to
   // count; empty: it does.
   std::string share(StepResult& result, const LossParts& parts = {}, const std::string& refusal = "");
-  // After a whole step that must not count: buffers and the step number are as they were. Gradients are the caller's affair.
+  // After a whole step that must not count: buffers and the step number are as they were, and gradients, if the loss has
+  // weights; otherwise they are the caller's affair.
   void take_back();
+  // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
+  void divide_gradients(double weight);
   // What the rank of the last stage gives, to all of its replica.
   Tensors from_last(Tensors tensors) const;
   // See PipelineImpl.
@@ -63,6 +68,9 @@ class StepInFlight {
   // Runs the actions, while the replicas add up the gradients.
   Timeline run_backward(const std::function<Timeline()>& actions);
   void end_listeners();
+  // The stages of this rank; none if the assembly is gone.
+  std::vector<Stage*> own_stages() const;
+  std::vector<StageMemory> measure_memory() const;
 
   PipelineImpl& pipeline_;
   const CallerState caller_;

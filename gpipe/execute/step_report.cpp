@@ -11,7 +11,7 @@ namespace gpipe {
 namespace {
 
 // Where things are in an encoded report; the metrics follow.
-enum Place : std::size_t { kHead, kSpans, kMemory, kLoss, kNames, kRefusal, kMetrics };
+enum Place : std::size_t { kHead, kSpans, kMemory, kLoss, kWeights, kNames, kRefusal, kMetrics };
 
 constexpr std::int64_t kSpanColumns = 5;
 constexpr std::int64_t kMemoryColumns = 7;
@@ -67,6 +67,7 @@ void decode_memory(const at::Tensor& table, std::vector<StageMemory>& memory) {
 LossParts decode_loss(const Tensors& report) {
   LossParts loss;
   loss.losses = report.at(kLoss);
+  loss.weights = report.at(kWeights);
   std::size_t next = kMetrics;
   for (const auto& [name, kind] : decode_fingerprint(to_text(report.at(kNames)))) {
     loss.metrics[name] = {report.at(next++), kind == "scalar"};
@@ -85,6 +86,7 @@ Tensors encode(const StepReport& report) {
   encoded[kSpans] = encode_spans(report.result.timeline.workers[report.worker].spans);
   encoded[kMemory] = encode_memory(report);
   encoded[kLoss] = report.loss.losses;
+  encoded[kWeights] = report.loss.weights;
   for (const auto& [name, metric] : report.loss.metrics) {
     names.emplace_back(name, metric.is_scalar ? "scalar" : "rows");
     encoded.push_back(metric.parts);

@@ -37,7 +37,7 @@ class Gradients {
   Tensors copies_;
 };
 
-// Runs the loss of each micro-batch, weighs it, and puts the parts together.
+// Runs the loss of each micro-batch, weighs it unless it has weights of its own, and puts the parts together.
 class WeighedLoss {
  public:
   // `goes_on` says that a loss that is not finite is remembered only: other ranks are in the middle of the step.
@@ -49,27 +49,33 @@ class WeighedLoss {
         num_samples_(batch.num_samples),
         options_(options),
         goes_on_(goes_on),
+        weights_(targets.size()),
         metrics_(targets.size()) {}
 
   // On the last stage's worker.
   at::Tensor operator()(int micro_batch, const Tensors& outputs) {
     LossValue value = loss_(outputs, targets_on(micro_batch, outputs));
     check(micro_batch, value.loss);
+    note_weight(micro_batch, value.weight);
     for (auto& [name, metric] : value.metrics) metric = metric.detach();
     check_names(micro_batch, value.metrics);
     metrics_[micro_batch] = std::move(value.metrics);
-    return weigh(micro_batch, value.loss);
+    return has_weights() ? value.loss : weigh(micro_batch, value.loss);
   }
+
+  // Whether it gave any, so far.
+  bool has_weights() const { return has_weights_.value_or(false); }
 
   // What was remembered; empty: all were finite.
   const std::string& non_finite() const { return non_finite_; }
 
-  // Of the weighted losses and the metrics.
+  // Of what the calls above have returned.
   LossParts parts(const std::vector<Tensors>& losses) const {
     LossParts result;
     Tensors weighed;
     for (const Tensors& loss : losses) weighed.push_back(loss.front());
     result.losses = at::stack(weighed);
+    if (has_weights()) result.weights = torch::tensor(weights_, at::kDouble);
     for (const auto& [name, first] : metrics_.front()) {
       Tensors parts;
       for (std::size_t micro_batch = 0; micro_batch < metrics_.size(); ++micro_batch) {
@@ -104,7 +110,39 @@ class WeighedLoss {
         metrics.size(), micro_batch, first.size()));
   }
 
+  // All micro-batches have one, or none has.
+  void note_weight(int micro_batch, const std::optional<at::Tensor>& weight) {
+    if (has_weights_.value_or(weight.has_value()) != weight.has_value()) {
+      throw InvalidArgument(fmt::format(
+          "the loss has {} weight for micro-batch {}, but {} for one before; return LossValue(sum, weight) for all, or "
+          "for none",
+          weight ? "a" : "no", micro_batch, weight ? "none" : "one"));
+    }
+    has_weights_ = weight.has_value();
+    if (weight) weights_[micro_batch] = checked_weight(*weight);
+  }
+
+  static double checked_weight(const at::Tensor& weight) {
+    if (!weight.defined()) throw InvalidArgument("the weight of the loss is an undefined tensor; give a number");
+    if (weight.numel() != 1) {
+      throw InvalidArgument(
+          fmt::format("the weight of the loss has the shape [{}], but is to be one number; add it up, with sum()",
+                      fmt::join(weight.sizes(), ", ")));
+    }
+    const double value = weight.item<double>();
+    if (std::isfinite(value) && value >= 0) return value;
+    throw InvalidArgument(fmt::format(
+        "the weight of the loss is {}, but is to be finite and not negative; count what the sum is over", value));
+  }
+
+  // A mean by the weights, where there are some: the sum is divided by all of them at the end. What a micro-batch without any
+  // weight reports, 0 / 0 perhaps, does not count.
   at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
+    if (has_weights()) {
+      const double weight = weights_[micro_batch];
+      const at::Tensor weighed = value * weight;
+      return weight == 0 ? at::zeros_like(weighed) : weighed;
+    }
     if (options_.loss_reduction() == LossReduction::kSum) return value;
     return value * (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples_));
   }
@@ -138,6 +176,8 @@ class WeighedLoss {
   const PipelineOptions& options_;
   const bool goes_on_;
   std::string non_finite_;
+  std::optional<bool> has_weights_;                         // not known before the first call
+  std::vector<double> weights_;                             // by micro-batch, if there are some
   std::vector<std::map<std::string, at::Tensor>> metrics_;  // by micro-batch
 };
 
@@ -151,6 +191,8 @@ void rethrow_if_non_finite(const ActionError& error) {
 }
 
 }  // namespace
+
+at::Tensor LossValue::as_tensor(double weight) { return at::scalar_tensor(weight, at::kDouble); }
 
 const at::Tensor& PipelineImpl::only(const Tensors& outputs) {
   if (outputs.size() == 1) return outputs.front();
@@ -170,8 +212,10 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
   if (options_.check_loss()) gradients.emplace(parameters());
 
   WeighedLoss weighed(loss, target_batches, batch, options_, /*goes_on=*/ranks_ != nullptr);
-  StepInFlight step(*this, std::move(batch), StepMode::kTogether,
-                    [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); });
+  StepInFlight step(
+      *this, std::move(batch), StepMode::kTogether,
+      [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); },
+      [&] { return weighed.has_weights(); });
   StepResult result;
   try {
     result.timeline = step.run(Phase::kAll);
@@ -191,6 +235,7 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
     if (gradients) gradients->put_back();
     throw NonFiniteLossError(non_finite);
   }
+  if (result.weight) step.divide_gradients(*result.weight);
   for (std::size_t stage = 0; stage < result.memory.size(); ++stage) {
     const int worker = step.schedule().worker_of_stage[stage];
     result.timeline.workers[worker].peak_bytes += result.memory[stage].peak_bytes;
@@ -198,11 +243,13 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
 
   Tensors roots;
   Tensors grads;
+  const double divisor = result.weight.value_or(1);
   const Tensors input_grads = step.input_grads();
   for (std::size_t index = 0; index < std::min(inputs.size(), input_grads.size()); ++index) {
-    if (!input_grads[index].defined() || !inputs[index].defined()) continue;
+    if (!input_grads[index].defined() || !inputs[index].defined() || divisor == 0) continue;
+    const at::Tensor grad = input_grads[index].to(inputs[index].device());
     roots.push_back(inputs[index]);
-    grads.push_back(input_grads[index].to(inputs[index].device()));
+    grads.push_back(result.weight ? grad / divisor : grad);
   }
   if (!roots.empty()) torch::autograd::backward(roots, grads);
   return result;

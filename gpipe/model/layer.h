@@ -72,8 +72,24 @@ template <typename Module>
 struct TakesOneTensor<Module, std::void_t<decltype(std::declval<Module&>().forward(std::declval<at::Tensor>()))>>
     : std::true_type {};
 
+// There is one forward, no template and not overloaded, so that its parameters are known.
+template <typename Module, typename = void>
+struct HasOneForward : std::false_type {};
 template <typename Module>
-Tensors call(Module& module, Tensors tensors) {
+struct HasOneForward<Module, std::void_t<decltype(&Module::forward)>> : std::true_type {};
+
+// For a static_assert that fails whenever it is instantiated.
+template <typename T>
+inline constexpr bool kNever = false;
+
+template <typename Module>
+Tensors call_with_one(Module& module, Tensors tensors) {
+  check_num_tensors(tensors.size(), 1);
+  return to_tensors(module.forward(std::move(tensors.front())));
+}
+
+template <typename Module>
+Tensors call_only_forward(Module& module, Tensors tensors) {
   using Arguments = typename Signature<decltype(&Module::forward)>::Arguments;
   if constexpr (std::is_same_v<Arguments, std::tuple<Tensors>>) {
     return to_tensors(module.forward(std::move(tensors)));
@@ -81,13 +97,25 @@ Tensors call(Module& module, Tensors tensors) {
     return std::apply([&](auto&... tensor) { return to_tensors(module.forward(std::move(tensor)...)); },
                       static_cast<Arguments&>(*std::make_unique<Arguments>(to_tuple<Arguments>(std::move(tensors)))));
   } else if constexpr (TakesOneTensor<Module>::value) {
-    check_num_tensors(tensors.size(), 1);
-    return to_tensors(module.forward(std::move(tensors.front())));
+    return call_with_one(module, std::move(tensors));
   } else {
     using Argument = std::tuple_element_t<0, Arguments>;
     static_assert(std::tuple_size_v<Arguments> == 1 && IsTensorTuple<Argument>::value,
                   "a layer's forward takes tensors, one std::tuple of tensors, or one std::vector of tensors");
     return to_tensors(module.forward(to_tuple<Argument>(std::move(tensors))));
+  }
+}
+
+template <typename Module>
+Tensors call(Module& module, Tensors tensors) {
+  if constexpr (HasOneForward<Module>::value) {
+    return call_only_forward(module, std::move(tensors));
+  } else if constexpr (TakesOneTensor<Module>::value) {
+    return call_with_one(module, std::move(tensors));
+  } else {
+    static_assert(kNever<Module>,
+                  "a layer needs a forward of tensors; give a module of its own class, such as torch::nn::Linear or "
+                  "std::shared_ptr<torch::nn::LinearImpl>, not the base class torch::nn::Module");
   }
 }
 

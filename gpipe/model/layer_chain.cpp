@@ -31,8 +31,7 @@ LayerChain::LayerChain(const torch::nn::Sequential& model) {
   const auto children = model->named_children();
   std::size_t index = 0;
   for (auto module = model->begin(); module != model->end(); ++module, ++index) {
-    add_layer(children[index].key(), [shared = make_layer(*module)] { return shared; });
-    layers_.back().is_built = true;
+    add_built(children[index].key(), /*has_module=*/true, [&] { return make_layer(*module); });
   }
 }
 
@@ -48,6 +47,16 @@ LayerChain& LayerChain::add_layer(const std::string& name, std::function<Layer()
     }
   }
   layers_.push_back({name, std::move(build), "", false});
+  return *this;
+}
+
+LayerChain& LayerChain::add_built(const std::string& name, bool has_module, const std::function<Layer()>& make) {
+  if (!has_module) {
+    throw InvalidArgument(fmt::format(
+        "the module for layer \"{}\" is empty; build it first, or name its type: add<Holder>(name, args)", name));
+  }
+  add_layer(name, [shared = make()] { return shared; });
+  layers_.back().is_built = true;
   return *this;
 }
 

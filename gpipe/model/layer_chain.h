@@ -2,12 +2,14 @@
 #pragma once
 
 #include <torch/nn/modules/container/sequential.h>
+#include <torch/nn/pimpl.h>
 
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
 #include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -15,6 +17,25 @@
 #include "gpipe/model/tie.h"
 
 namespace gpipe {
+
+namespace detail {
+
+// A module holder, as TORCH_MODULE makes them.
+template <typename T, typename = void>
+struct IsHolder : std::false_type {};
+template <typename T>
+struct IsHolder<T, std::void_t<typename T::ContainedType>>
+    : std::is_base_of<torch::nn::ModuleHolder<typename T::ContainedType>, T> {};
+
+template <typename T>
+struct IsModulePointer : std::false_type {};
+template <typename T>
+struct IsModulePointer<std::shared_ptr<T>> : std::is_base_of<torch::nn::Module, T> {};
+
+template <typename T>
+inline constexpr bool kIsBuiltModule = IsHolder<T>::value || IsModulePointer<T>::value;
+
+}  // namespace detail
 
 // Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name): the
 // initial weights do not depend on the partition, nor on which layers were built before.
@@ -31,11 +52,43 @@ class LayerChain {
   // InvalidArgument if a part is empty, or if the name is taken or inside one that is.
   template <typename Holder, typename... Args>
   LayerChain& add(const std::string& name, Args... args) {
-    using Module = typename Holder::ContainedType;
-    return add_layer(name, [args = std::make_tuple(std::move(args)...)] {
-      return make_layer(
-          std::apply([](const auto&... arg) { return Holder(std::make_shared<Module>(arg...)).ptr(); }, args));
-    });
+    static_assert(
+        detail::IsHolder<Holder>::value,
+        "chain.add<Holder>(name, args...) wants a module holder, such as torch::nn::Linear, and not the module "
+        "itself, torch::nn::LinearImpl; for a class of your own, TORCH_MODULE(Name) makes the holder of NameImpl");
+    if constexpr (detail::IsHolder<Holder>::value) {
+      using Module = typename Holder::ContainedType;
+      static_assert(std::is_constructible_v<Module, const Args&...>,
+                    "chain.add<Holder>(name, args...): the module has no constructor that takes these arguments; for a "
+                    "module that is built already, write chain.add(name, module), without <Holder>");
+      if constexpr (std::is_constructible_v<Module, const Args&...>) {
+        return add_layer(name, [args = std::make_tuple(std::move(args)...)] {
+          return make_layer(
+              std::apply([](const auto&... arg) { return Holder(std::make_shared<Module>(arg...)).ptr(); }, args));
+        });
+      }
+    }
+    return *this;
+  }
+
+  // A module that is built already: a holder, add("relu", torch::nn::ReLU()), or a std::shared_ptr of it. It stays shared
+  // with the caller, as those of a Sequential do. Its weights are what they are: neither the seed nor the name has to do with
+  // them, and over processes every rank has built all of it, to keep its own stages only. Throws as above, and
+  // InvalidArgument for a holder or pointer without a module.
+  template <typename Built, std::enable_if_t<detail::kIsBuiltModule<Built>, int> = 0>
+  LayerChain& add(const std::string& name, const Built& module) {
+    if constexpr (detail::IsHolder<Built>::value) {
+      return add_built(name, !module.is_empty(), [&] { return make_layer(module.ptr()); });
+    } else {
+      return add_built(name, module != nullptr, [&] { return make_layer(module); });
+    }
+  }
+  template <typename Other, std::enable_if_t<!detail::kIsBuiltModule<Other>, int> = 0>
+  LayerChain& add(const std::string& /*name*/, const Other& /*module*/) {
+    static_assert(detail::kNever<Other>,
+                  "chain.add(name, module) takes a module holder, such as torch::nn::ReLU(), or a std::shared_ptr of a "
+                  "module; to have the layer built where it is needed, write chain.add<Holder>(name, args...)");
+    return *this;
   }
 
   // Two parameters become one: `user` takes the values and the memory of `owner`, is no longer a parameter of its own, and
@@ -50,11 +103,12 @@ class LayerChain {
   int size() const { return static_cast<int>(layers_.size()); }
   const std::string& name(int layer) const { return layers_[layer].name; }
   Layer build(int layer, std::uint64_t seed) const;
-  // Whether it was there before, as those of a Sequential: then `build` costs nothing.
+  // Whether it was there before, as those of a Sequential: then `build` costs nothing, and the seed changes nothing.
   bool is_built(int layer) const { return layers_[layer].is_built; }
 
  private:
   LayerChain& add_layer(const std::string& name, std::function<Layer()> build);
+  LayerChain& add_built(const std::string& name, bool has_module, const std::function<Layer()>& make);
 
   struct Entry {
     std::string name;

@@ -18,6 +18,7 @@ struct Packet {
   Tensors tensors;
   std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
   std::vector<std::int64_t> versions;  // of stashed tensors only
+  bool is_weighted = false;            // a gradient message: of a loss with weights, see EarlierGradients
   std::shared_ptr<c10::Event> ready;   // the tensors may be read after it; null on CPU
 };
 

@@ -92,7 +92,8 @@ TEST(BadInput, InputsOfDifferentRows) {
   Fixture run;
   const Tensors inputs = {run.input, run.input.narrow(0, 0, 5)};
   EXPECT_THAT(run.message(inputs, {run.target}), AllOf(HasSubstr("8 rows"), HasSubstr("has 5")));
-  EXPECT_THAT(run.message([&] { run.pipeline->forward(inputs); }), AllOf(HasSubstr("8 rows"), HasSubstr("has 5")));
+  EXPECT_THAT(run.message([&] { run.pipeline->forward_tensors(inputs); }),
+              AllOf(HasSubstr("8 rows"), HasSubstr("has 5")));
 }
 
 TEST(BadInput, TargetsOfDifferentRows) {

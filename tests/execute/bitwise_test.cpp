@@ -83,7 +83,7 @@ TEST_P(BitwiseTest, RandomDelaysChangeNothing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, BitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet"),
+INSTANTIATE_TEST_SUITE_P(Models, BitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet", "padded"),
                          [](const auto& test) { return test.param; });
 
 class FullBatchTest : public ::testing::TestWithParam<TestModel (*)(bool by_sample)> {};

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/execute/pipeline.h"
@@ -44,19 +45,36 @@ class PlainChain {
     const auto target_batches = split_batch(targets, num_micro_batches);
     const auto num_samples = input_batches.back().first_sample + input_batches.back().num_samples;
     at::Tensor total;
+    double weight = 0;  // of the mini-batch, if the loss has weights
+    Tensors leaves = model_.parameters();
+    for (const at::Tensor& input : inputs) {
+      if (input.defined() && input.requires_grad()) leaves.push_back(input);
+    }
+    Tensors earlier(leaves.size());
     LayerRun run;
     run.step = step_++;
     for (std::size_t index = 0; index < input_batches.size(); ++index) {
       run.micro_batch = static_cast<int>(index);
       run.first_sample = input_batches[index].first_sample;
-      at::Tensor value = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors).loss;
-      if (options_.loss_reduction() == LossReduction::kMean) {
+      const LossValue given = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors);
+      at::Tensor value = given.loss;
+      if (given.weight) {
+        weight += given.weight->item<double>();
+        for (std::size_t leaf = 0; index == 0 && leaf < leaves.size(); ++leaf) {
+          earlier[leaf] = std::exchange(leaves[leaf].mutable_grad(), {});
+        }
+      } else if (options_.loss_reduction() == LossReduction::kMean) {
         value = value * (static_cast<double>(input_batches[index].num_samples) / static_cast<double>(num_samples));
       }
       value.backward();
       total = total.defined() ? total + value.detach() : value.detach();
     }
-    return total;
+    if (weight == 0) return total;
+    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
+      at::Tensor& grad = leaves[leaf].mutable_grad();
+      if (grad.defined()) grad = earlier[leaf].defined() ? earlier[leaf] + grad / weight : grad / weight;
+    }
+    return total / weight;
   }
 
  private:

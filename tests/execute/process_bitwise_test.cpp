@@ -46,7 +46,7 @@ TEST(Rank, DISABLED_Grid) {
   at::set_num_threads(1);
   const auto peers = std::make_shared<Peers>(read_world());
   const World& world = peers->world();
-  for (const char* name : {"mlp", "cnn", "transformer", "unet"}) {
+  for (const char* name : {"mlp", "cnn", "transformer", "unet", "padded"}) {
     const TestModel model = make_model(name);
     std::map<std::int64_t, Trained> plain;
     for (const Case& tried : kCases) {

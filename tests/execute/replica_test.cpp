@@ -110,7 +110,7 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, ReplicaBitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet"),
+INSTANTIATE_TEST_SUITE_P(Models, ReplicaBitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet", "padded"),
                          [](const auto& test) { return test.param; });
 
 TEST(Replicas, GradientsAreAddedToThoseThatAreThere) {

@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "gpipe/execute/pipeline.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"
 #include "gpipe/model/layer_chain.h"
@@ -66,7 +67,7 @@ struct TestModel {
   LayerChain chain;
   at::Tensor input;   // of 16 samples
   at::Tensor target;  // of the same
-  std::function<at::Tensor(const at::Tensor&, const at::Tensor&)> loss;
+  std::function<LossValue(const at::Tensor&, const at::Tensor&)> loss;
 };
 
 inline at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
@@ -77,6 +78,12 @@ inline at::Tensor token_cross_entropy(const at::Tensor& output, const at::Tensor
 }
 inline at::Tensor squared_error(const at::Tensor& output, const at::Tensor& target) {
   return torch::nn::functional::mse_loss(output, target);
+}
+
+inline LossValue padded_cross_entropy(const at::Tensor& output, const at::Tensor& target) {
+  const auto options = torch::nn::functional::CrossEntropyFuncOptions().ignore_index(-1).reduction(torch::kSum);
+  return LossValue(torch::nn::functional::cross_entropy(output.flatten(0, 1), target.flatten(), options),
+                   target.ne(-1).sum());
 }
 
 // With `by_sample`, every dropout is gpipe::nn::Dropout: then the number of micro-batches does not matter either.
@@ -126,6 +133,20 @@ inline TestModel transformer(bool by_sample = false) {
     if (by_sample) model.chain.add<nn::Dropout>("drop" + std::to_string(block), 0.1);
   }
   model.chain.add<torch::nn::Linear>("head", 8, 11);
+  return model;
+}
+
+// With a tied head and a loss over the tokens that count, of which some micro-batches have none.
+inline TestModel padded_transformer() {
+  TestModel model = transformer();
+  model.name = "padded";
+  model.chain.tie("embedding.weight", "head.weight");
+  model.target = model.target.clone();
+  for (std::int64_t row = 0; row < 16; ++row) {
+    const bool counts = row != 1 && (row < 4 || row > 7);
+    model.target[row].narrow(0, counts ? 2 + row % 4 : 0, counts ? 3 - row % 4 : 5).fill_(-1);
+  }
+  model.loss = padded_cross_entropy;
   return model;
 }
 

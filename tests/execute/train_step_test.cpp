@@ -212,10 +212,10 @@ TEST(TrainStep, ADropInBackwardMayFollowAStepOfAnotherPipeline) {
   const Problem problem = make_problem();
   const PipelineOptions options = PipelineOptions(2).num_micro_batches(4).recompute(Recompute::kAlways);
   Pipeline alone(make_chain(), options);
-  alone->forward(problem.inputs)[0].sum().backward();
+  alone->forward_tensors(problem.inputs)[0].sum().backward();
   Pipeline a(make_chain(), options);
   Pipeline b(make_chain(), options);
-  const at::Tensor output = a->forward(problem.inputs)[0];
+  const at::Tensor output = a->forward_tensors(problem.inputs)[0];
   b->train_step(problem.inputs, problem.targets, squared_error);
   output.sum().backward();
   expect_same_bits(*a, *alone);
@@ -230,7 +230,7 @@ TEST(TrainStep, OnePipelinesOutputMayBeAnothersInput) {
   plain_b.forward(plain_a.forward(problem.inputs, {}), {})[0].sum().backward();
   Pipeline a(make_chain(), options);
   Pipeline b(make_chain(), options);
-  b->forward(a->forward(problem.inputs))[0].sum().backward();
+  b->forward_tensors(a->forward_tensors(problem.inputs))[0].sum().backward();
   expect_same_bits(*a, plain_a.model());
   expect_same_bits(*b, plain_b.model());
 }

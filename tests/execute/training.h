@@ -71,6 +71,7 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, i
     optimizer->zero_grad();
     at::Tensor total;
     int micro_batch = 0;
+    double weight = 0;  // of the mini-batch, if the loss has weights
     Tensors sums(values.size());
     for (const MicroBatch& share : split_rows(num_samples, num_replicas)) {
       const Tensors rows = {model.input.narrow(0, share.first_sample, share.num_samples),
@@ -87,8 +88,13 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, i
           tensors = layer.forward(std::move(tensors));
           ++run.layer;
         }
-        const double weight = static_cast<double>(part.num_samples) / static_cast<double>(num_samples);
-        const at::Tensor loss = model.loss(tensors.front(), part.tensors[1]) * weight;
+        const LossValue value = model.loss(tensors.front(), part.tensors[1]);
+        at::Tensor loss = value.loss;
+        if (value.weight) {
+          weight += value.weight->item<double>();
+        } else {
+          loss = loss * (static_cast<double>(part.num_samples) / static_cast<double>(num_samples));
+        }
         loss.backward();
         total = total.defined() ? total + loss.detach() : loss.detach();
       }
@@ -102,7 +108,10 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, i
         grad.reset();
       }
     }
-    for (std::size_t index = 0; index < values.size(); ++index) values[index].mutable_grad() = sums[index];
+    for (std::size_t index = 0; index < values.size(); ++index) {
+      values[index].mutable_grad() = weight > 0 ? sums[index] / weight : sums[index];
+    }
+    if (weight > 0) total = total / weight;
     for (const Layer& layer : layers) {
       if (auto* listener = dynamic_cast<StepListener*>(layer.module.get())) listener->end_step();
     }
@@ -146,6 +155,7 @@ inline TestModel make_model(const std::string& name) {
   if (name == "mlp") return mlp();
   if (name == "cnn") return cnn();
   if (name == "transformer") return transformer();
+  if (name == "padded") return padded_transformer();
   return unet();
 }
 

@@ -199,7 +199,7 @@ void expect_transparent_forward(const std::function<LayerChain()>& make) {
   expected[0].sum().backward();
   for (const Recompute recompute : {Recompute::kAlways, Recompute::kNever}) {
     Pipeline pipeline(make(), PipelineOptions(2).num_micro_batches(1).recompute(recompute));
-    const Tensors outputs = pipeline->forward(Tensors{input});
+    const Tensors outputs = pipeline->forward_tensors(Tensors{input});
     ASSERT_EQ(outputs.size(), expected.size());
     for (std::size_t index = 0; index < outputs.size(); ++index) {
       test::expect_same_bits(outputs[index], expected[index], "output " + std::to_string(index));
@@ -301,7 +301,7 @@ TEST(Tuple, AReplicatedInputGetsTheSumOfItsGradients) {
   }
   Pipeline pipeline(problem.make(), problem.options.num_stages(2));
   const Tensors inputs = problem.fresh_inputs();
-  pipeline->forward(inputs)[0].sum().backward();
+  pipeline->forward_tensors(inputs)[0].sum().backward();
   test::expect_same_bits(*pipeline, plain.model());
   test::expect_same_bits(inputs[1].grad(), plain_inputs[1].grad(), "gradient of the table");
 }

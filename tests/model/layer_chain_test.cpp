@@ -57,5 +57,37 @@ TEST(LayerChain, RefusesNamesThatCannotBeNested) {
   EXPECT_THAT([] { two_blocks().add<torch::nn::ReLU>("stem"); }, ThrowsMessage<InvalidArgument>(HasSubstr("already")));
 }
 
+TEST(LayerChain, AModuleThatIsBuiltIsAddedUnderAName) {
+  torch::nn::Linear linear(4, 4);
+  const auto last = std::make_shared<torch::nn::LinearImpl>(4, 2);
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("first", 4, 4);
+  chain.add("relu", torch::nn::ReLU()).add("linear", linear).add("last", last);
+  chain.add("block", torch::nn::Sequential(torch::nn::Linear(2, 2), torch::nn::Tanh()));
+  EXPECT_FALSE(chain.is_built(0));
+  for (int layer = 1; layer < 5; ++layer) EXPECT_TRUE(chain.is_built(layer)) << layer;
+  const at::Tensor weight = linear->weight.detach().clone();
+  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(2).balance({2, 3}).seed(77));
+  EXPECT_THAT(parameter_names(pipeline), ElementsAre("first.weight", "first.bias", "linear.weight", "linear.bias",
+                                                     "last.weight", "last.bias", "block.0.weight", "block.0.bias"));
+  EXPECT_TRUE(torch::equal(linear->weight, weight));  // whatever the seed is
+  pipeline->train_step(torch::ones({8, 4}), torch::ones({8, 2}), torch::nn::MSELoss());
+  EXPECT_TRUE(linear->weight.grad().defined());  // it is the caller's module
+  EXPECT_TRUE(last->weight.grad().defined());
+}
+
+TEST(LayerChain, RefusesAModuleThatIsNotThereAndOneThatIsTwice) {
+  EXPECT_THAT([] { LayerChain().add("a", torch::nn::Linear(nullptr)); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("layer \"a\" is empty")));
+  EXPECT_THAT([] { LayerChain().add("a", std::shared_ptr<torch::nn::LinearImpl>()); },
+              ThrowsMessage<InvalidArgument>(HasSubstr("layer \"a\" is empty")));
+  const torch::nn::Linear twice(4, 4);
+  EXPECT_THAT(
+      [&] {
+        Pipeline(LayerChain().add("a", twice).add("b", twice), PipelineOptions(2).balance({1, 1}));
+      },
+      ThrowsMessage<InvalidArgument>(HasSubstr("are the same tensor")));
+}
+
 }  // namespace
 }  // namespace gpipe

@@ -88,7 +88,7 @@ TEST(TranslationTransformer, IsWhatItsFormulasSayHoweverABatchIsPadded) {
     const State state(*pipeline);
     for (const std::int64_t length : {8, 12}) {
       const at::Tensor logits =
-          pipeline->forward(Tensors{pad(pairs.sources, length), pad(pairs.targets, length)}).front();
+          pipeline->forward_tensors(Tensors{pad(pairs.sources, length), pad(pairs.targets, length)}).front();
       ASSERT_EQ(logits.sizes(), at::IntArrayRef({3, length, 19}));
       for (int row = 0; row < 3; ++row) {
         const at::Tensor expected = plain_forward(state, options, pairs.sources[row], pairs.targets[row]);
@@ -103,7 +103,7 @@ TEST(TranslationTransformer, PaddingGetsNoGradientFromRealTokens) {
   const auto gradients = [&](std::int64_t length) {
     Pipeline pipeline = evaluating(models::translation_transformer(tiny()));
     const at::Tensor target = pad(pairs.targets, length);
-    const at::Tensor logits = pipeline->forward(Tensors{pad(pairs.sources, length), target}).front();
+    const at::Tensor logits = pipeline->forward_tensors(Tensors{pad(pairs.sources, length), target}).front();
     logits.square().sum(2).masked_fill(target.eq(kPadding), 0).sum().backward();
     return pipeline->named_parameters()["source_embedding.token.weight"].grad();
   };
@@ -114,7 +114,7 @@ TEST(TranslationTransformer, ARowOfNothingButPaddingStaysFinite) {
   const at::NoGradGuard no_grad;
   Pipeline pipeline = evaluating(models::translation_transformer(tiny()));
   const at::Tensor nothing = at::full({2, 4}, kPadding, at::kLong);
-  EXPECT_TRUE(pipeline->forward(Tensors{nothing, nothing}).front().isfinite().all().item<bool>());
+  EXPECT_TRUE(pipeline->forward_tensors(Tensors{nothing, nothing}).front().isfinite().all().item<bool>());
 }
 
 TEST(TranslationTransformer, DecodingTokenByTokenGivesTheProbabilitiesOfTheWholeTarget) {
@@ -123,7 +123,8 @@ TEST(TranslationTransformer, DecodingTokenByTokenGivesTheProbabilitiesOfTheWhole
     Pipeline pipeline = evaluating(models::translation_transformer(options));
     const at::Tensor source = pad(pairs.sources, 8);
     const at::Tensor target = torch::randint(3, 19, {3, 6}, torch::kLong);
-    const at::Tensor expected = at::log_softmax(pipeline->forward(Tensors{source, target}).front().detach(), -1);
+    const at::Tensor expected =
+        at::log_softmax(pipeline->forward_tensors(Tensors{source, target}).front().detach(), -1);
     pipeline->train();  // a decoder evaluates all the same
     const TranslationDecoder decoder(*pipeline);
     TranslationDecoder::State state = decoder.encode(source);

@@ -18,7 +18,9 @@ namespace {
 
 constexpr std::uint32_t kPacketMagic = 0x6b707067;  // "gppk"; reads otherwise on a machine of the other byte order
 constexpr std::uint32_t kPacketVersion = 1;
+// Bits of the flags.
 constexpr std::uint32_t kHasChecksum = 1;
+constexpr std::uint32_t kIsWeighted = 2;
 
 struct FixedPart {
   std::uint32_t magic = kPacketMagic;
@@ -173,6 +175,7 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
     throw InvalidArgument(
         fmt::format("a packet of {} bytes is more than this flow takes ({})", bytes, limits.max_bytes));
   }
+  if (packet.is_weighted) fixed.flags |= kIsWeighted;
   if (with_checksum) {
     fixed.flags |= kHasChecksum;
     fixed.checksum = checksum_of(sent.payload);
@@ -199,6 +202,7 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
   received.checksum = fixed.checksum;
   received.packet.step = fixed.step;
   received.packet.micro_batch = fixed.micro_batch;
+  received.packet.is_weighted = (fixed.flags & kIsWeighted) != 0;
   for (std::size_t index = 0; index < fixed.num_tensors; ++index) {
     at::Tensor tensor;
     if (parts[index].is_defined != 0) tensor = make_tensor(parts[index]);
