@@ -68,7 +68,7 @@ class SampledTraining {
         scheduler->step();
         auto* distributed = dynamic_cast<DistributedRandomSampler*>(sampler.get());
         if (distributed != nullptr) distributed->set_epoch(distributed->epoch() + 1);
-        sampler->reset(torch::nullopt);
+        sampler->reset(c10::nullopt);
         rows = sampler->next(kBatch);
       }
       const at::Tensor input =
