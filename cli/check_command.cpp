@@ -14,6 +14,7 @@
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {

@@ -1,21 +1,20 @@
 #include "cli/input_file.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
-#include <memory>
+#include <utility>
 
 #include "cli/command.h"
-#include "cli/quantity.h"
+#include "gpipe/os/small_file.h"
 
 namespace gpipe::cli {
 namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
-
-int close_file(std::FILE* file) { return file == stdin ? 0 : std::fclose(file); }
 
 [[noreturn]] void throw_unreadable(const std::string& path, int error) {
   throw UsageError(fmt::format("cannot read {}: {}", input_name(path), std::strerror(error)),
@@ -27,20 +26,18 @@ int close_file(std::FILE* file) { return file == stdin ? 0 : std::fclose(file); 
 std::string input_name(const std::string& path) { return path == "-" ? "standard input" : fmt::format("'{}'", path); }
 
 std::string read_input_file(const std::string& path) {
-  const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"),
-                                                             close_file);
-  if (file == nullptr) throw_unreadable(path, errno);
-  std::string content;
-  char block[1 << 16];
-  for (std::size_t size; (size = std::fread(block, 1, sizeof block, file.get())) > 0;) {
-    if (size > kMostBytes - content.size()) {
-      throw UsageError(fmt::format("{} holds more than {}", input_name(path), format_bytes(kMostBytes)),
-                       "nothing that gpipe reads is that large; is it the right file?");
-    }
-    content.append(block, size);
+  FileDescriptor opened;
+  if (path != "-") {
+    opened.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
+    if (!opened.is_open()) throw_unreadable(path, errno);
   }
-  if (std::ferror(file.get()) != 0) throw_unreadable(path, errno);
-  return content;
+  SmallFile file = read_small_stream(path == "-" ? STDIN_FILENO : opened.get(), kMostBytes);
+  if (file.error != 0) throw_unreadable(path, file.error);
+  if (!file.is_read()) {
+    throw UsageError(fmt::format("{} {}", input_name(path), file.problem),
+                     "nothing that gpipe reads is that large; is it the right file?");
+  }
+  return std::move(file.content);
 }
 
 Schedule read_schedule(const std::string& path) {

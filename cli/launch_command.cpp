@@ -138,10 +138,8 @@ int run_launch(const LaunchCommand& command) {
   options.supervise.colour_err = shows_colour(Colour::kAuto, STDERR_FILENO);
   try {
     const LaunchResult result = launch(options);
-    if (result.output_error != 0)
-      print_error(fmt::format("cannot write the output: {}", std::strerror(result.output_error)));
     if (result.failure) print_failure(result, options.job.num_ranks > 1);
-    return result.exit_code == 0 && result.output_error != 0 ? kBadUsage : result.exit_code;
+    return result.exit_code;
   } catch (const LaunchError& error) {
     print_error(error.what());
     return error.exit_code();

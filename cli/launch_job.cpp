@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -11,6 +10,7 @@
 #include "cli/input_file.h"
 #include "gpipe/launch/network.h"
 #include "gpipe/launch/secret.h"
+#include "gpipe/os/host_name.h"
 
 namespace gpipe::cli {
 namespace {
@@ -24,14 +24,9 @@ std::string environment(const char* variable) {
   return value == nullptr ? "" : value;
 }
 
-std::string own_host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 ? name : "localhost";
-}
-
 // Which of the hosts this is, by its name up to the first dot if not by all of it.
 int find_own_index(const std::vector<std::string>& hosts) {
-  const std::string own = own_host_name();
+  const std::string own = host_name();
   const auto first_part = [](const std::string& name) { return name.substr(0, name.find('.')); };
   std::vector<int> found;
   for (std::size_t host = 0; host < hosts.size(); ++host) {
@@ -94,7 +89,7 @@ void check_ranks(const JobOptions& options) {
 
 void place_on_this_host(const JobOptions& options, Job& job) {
   job.num_local_ranks = job.num_ranks;
-  job.host = own_host_name();
+  job.host = host_name();
   job.network_interface = options.network_interface;
   if (job.network_interface.empty()) job.network_interface = environment("GPIPE_INTERFACE");
   if (job.network_interface.empty()) job.network_interface = "lo";

@@ -1,5 +1,6 @@
 // The gpipe command: schedules printed, proven, simulated and planned, translations scored, ranks started, without torch.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 #include <utility>
@@ -70,6 +71,7 @@ void parse(CLI::App& app, int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes is an error as on a full disk
   CLI::App app("", "gpipe");
   Run chosen;
   try {

@@ -4,11 +4,12 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
 
 #include "cli/command.h"
+#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_path.h"
 
 namespace gpipe::cli {
 namespace {
@@ -24,6 +25,32 @@ namespace fs = std::filesystem;
                    "name a file in a folder that exists and that you may write to");
 }
 
+OutputKind check(const std::string& path, bool force, bool may_be_stream) {
+  if (path == "-") throw UsageError("'-' is no file to write to", "name one, or leave the option out to print");
+  const OutputPath target = look_at_output(path);
+  const bool is_refused = target.kind == OutputKind::kRefused || (target.kind == OutputKind::kStream && !may_be_stream);
+  if (is_refused) {
+    throw UsageError(fmt::format("cannot write '{}': it is {}, not a plain file", path, target.what),
+                     "it is not replaced, with --force neither: name another file");
+  }
+  if (target.kind == OutputKind::kPlainFile && !force) throw_exists(path);
+  const fs::path parent = fs::path(path).parent_path();
+  const std::string folder = parent.empty() ? "." : parent.string();
+  // A file that is there is replaced by another one of its folder.
+  const std::string& written = target.kind == OutputKind::kStream ? path : folder;
+  if (access(written.c_str(), W_OK) != 0) throw_unwritable(path, errno);
+  if (target.kind == OutputKind::kPlainFile && access(path.c_str(), W_OK) != 0) throw_unwritable(path, errno);
+  return target.kind;
+}
+
+void replace(const std::string& path, std::string_view content) {
+  try {
+    replace_file(real_file_system(), path, content);
+  } catch (const CheckpointError& error) {
+    throw UsageError(error.what(), "the old file is as before");
+  }
+}
+
 }  // namespace
 
 bool is_same_file(const std::string& a, const std::string& b) {
@@ -31,30 +58,24 @@ bool is_same_file(const std::string& a, const std::string& b) {
   return !a.empty() && !b.empty() && fs::weakly_canonical(a, ignored) == fs::weakly_canonical(b, ignored);
 }
 
-void check_output_file(const std::string& path, bool force) {
-  if (path == "-") throw UsageError("'-' is no file to write to", "name one, or leave the option out to print");
-  std::error_code error;
-  const fs::file_status status = fs::status(path, error);
-  if (fs::is_directory(status)) throw_unwritable(path, EISDIR);
-  if (fs::is_regular_file(status) && !force) throw_exists(path);
-  const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : fs::path(".");
-  const std::string target = fs::exists(status) ? path : folder.string();
-  if (access(target.c_str(), W_OK) != 0) throw_unwritable(path, errno);
-}
+void check_output_file(const std::string& path, bool force) { check(path, force, /*may_be_stream=*/true); }
+
+void check_replaced_file(const std::string& path, bool force) { check(path, force, /*may_be_stream=*/false); }
 
 void write_output_file(const std::string& path, std::string_view content, bool force) {
-  check_output_file(path, force);
-  std::error_code ignored;
-  const bool existed = fs::exists(path, ignored);
-  // "x": a file that appeared since the check is not overwritten either.
-  std::FILE* file = std::fopen(path.c_str(), existed ? "wb" : "wbx");
-  if (file == nullptr) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
-  const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
+  const OutputKind kind = check(path, force, /*may_be_stream=*/true);
+  if (kind == OutputKind::kPlainFile) {
+    replace(path, content);
+    return;
+  }
+  FileDescriptor file = open_output(path, kind);
+  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  const bool is_written = write_all(file.get(), content.data(), content.size());
   const int write_error = errno;
-  const bool closed = std::fclose(file) == 0;
-  if (written && closed) return;
-  const int error = written ? errno : write_error;
-  if (fs::is_regular_file(path, ignored)) fs::remove(path, ignored);
+  const bool is_closed = close(file.release()) == 0;
+  if (is_written && is_closed) return;
+  const int error = is_written ? errno : write_error;
+  if (kind == OutputKind::kNew) unlink(path.c_str());
   throw_unwritable(path, error);
 }
 

@@ -122,7 +122,7 @@ void add_output_options(CLI::App& app, PlanCommand& command) {
   const char* group = "Output";
   app.add_flag("--explain", command.explain, "Print what was tried, best first")->group(group);
   add_value(app, "--out", command.out, parse_path, "Write the plan, as JSON")->type_name("FILE")->group(group);
-  app.add_flag("--force", command.force, "Overwrite a file that exists")->group(group);
+  app.add_flag("--force", command.force, "Replace a plain file that exists")->group(group);
   app.add_flag("--json", command.json, "Print one JSON object")->group(group);
 }
 

@@ -11,6 +11,7 @@
 #include "cli/schedule_summary.h"
 #include "cli/table.h"
 #include "cli/wrap.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {

@@ -143,17 +143,4 @@ std::string format_seconds(double seconds) {
 
 std::string format_percent(double fraction) { return fmt::format("{:.1f} %", 100 * fraction); }
 
-std::string printable(std::string_view text) {
-  std::string shown;
-  for (const char letter : text) {
-    const bool is_control = static_cast<unsigned char>(letter) < 0x20 || letter == 0x7f;
-    if (is_control && letter != '\n') {
-      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(letter));
-    } else {
-      shown += letter;
-    }
-  }
-  return shown;
-}
-
 }  // namespace gpipe::cli

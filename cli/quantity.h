@@ -66,7 +66,4 @@ std::string format_seconds(double seconds);
 // "27.3 %"
 std::string format_percent(double fraction);
 
-// Text from outside, made safe to print: control characters, which could steer a terminal, become "\x1b".
-std::string printable(std::string_view text);
-
 }  // namespace gpipe::cli

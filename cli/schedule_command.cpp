@@ -96,7 +96,7 @@ void add_output_options(CLI::App& app, ScheduleCommand& command) {
   add_value(app, "--output", command.output, parse_path, "Write to FILE instead of standard output")
       ->type_name("FILE")
       ->group(group);
-  app.add_flag("--force", command.force, "Overwrite FILE if it exists")->group(group);
+  app.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file")->group(group);
   add_value(app, "--color,--colour", command.colour, parse_colour, "Colours of the gantt: auto, always, never [auto]")
       ->type_name("WHEN")
       ->group(group);

@@ -189,7 +189,7 @@ void add_output_options(CLI::App& app, SimulateCommand& command) {
       ->type_name("FILE")
       ->group(group);
   add_value(app, "--svg", command.svg, parse_path, "Write a picture")->type_name("FILE")->group(group);
-  app.add_flag("--force", command.force, "Overwrite files that exist")->group(group);
+  app.add_flag("--force", command.force, "Replace plain files that exist")->group(group);
   add_value(app, "--color,--colour", command.colour, parse_colour, "Colours: auto, always, never [auto]")
       ->type_name("WHEN")
       ->group(group);

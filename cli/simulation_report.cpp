@@ -9,6 +9,7 @@
 #include "cli/quantity.h"
 #include "cli/schedule_summary.h"
 #include "cli/table.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {

@@ -13,6 +13,7 @@
 #include "cli/command.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {

@@ -7,7 +7,6 @@
 #include <cerrno>
 #include <cstdio>
 #include <filesystem>
-#include <fstream>
 
 #include "cli/command.h"
 #include "gpipe/checkpoint/paths.h"
@@ -36,8 +35,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
     const std::string name = entry->path().filename().string();
     if (is_checkpoint_name(name) && is_folder(entry->path())) names.push_back(name);
   }
-  std::string latest;
-  std::getline(std::ifstream(folder + "/" + kLatest), latest);
+  const std::string latest = latest_name(folder);
   std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
     if ((a == latest) != (b == latest)) return a == latest;
     return a.size() != b.size() && a.compare(0, 15, b, 0, 15) == 0 ? a.size() > b.size() : a > b;

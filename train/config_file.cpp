@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
 #include <string>
@@ -11,6 +12,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/nearest_name.h"
+#include "gpipe/os/small_file.h"
 #include "train/config_json.h"
 
 namespace gpipe::train {
@@ -45,6 +47,25 @@ void refuse_twice(const std::string& toml) {
   }
 }
 
+// CLI11 would pass over a line of one or two letters, which can be no option, without a word.
+void refuse_short_lines(const std::string& toml) {
+  std::istringstream lines(toml);
+  std::int64_t number = 0;
+  bool is_in_list = false;
+  for (std::string line; std::getline(lines, line);) {
+    ++number;
+    CLI::detail::trim(line);
+    if (line.empty() || line.front() == '#' || line.front() == ';') continue;
+    constexpr std::size_t kShortest = 3;
+    if (line.size() < kShortest && !is_in_list) {
+      throw ParseError(fmt::format("'{}' is no option; an option is a line such as 'stages = 4'", line), number, 0);
+    }
+    const std::size_t value = line.find_first_not_of(" \t", line.find('=') + 1);
+    const bool begins_list = line.find('=') != std::string::npos && value != std::string::npos && line[value] == '[';
+    is_in_list = (is_in_list || begins_list) && line.back() != ']';
+  }
+}
+
 class ConfigFile : public CLI::ConfigTOML {
  public:
   explicit ConfigFile(const CLI::App& app) : app_(app) {}
@@ -57,6 +78,7 @@ class ConfigFile : public CLI::ConfigTOML {
   bool has_option(const CLI::App& command, const std::string& name) const;
   std::vector<CLI::ConfigItem> parse_toml(const std::string& text) const;
   void address(CLI::ConfigItem& item) const;
+  std::string read_all(std::istream& input) const;
   std::string file_name() const;
 
   const CLI::App& app_;
@@ -82,6 +104,7 @@ std::string ConfigFile::file_name() const {
 
 std::vector<CLI::ConfigItem> ConfigFile::parse_toml(const std::string& text) const {
   refuse_twice(text);
+  refuse_short_lines(text);
   std::istringstream input(text);
   std::vector<CLI::ConfigItem> fields = CLI::ConfigTOML::from_config(input);
   for (const CLI::ConfigItem& item : fields) {
@@ -134,10 +157,23 @@ void ConfigFile::address(CLI::ConfigItem& item) const {
       0, 0);
 }
 
+std::string ConfigFile::read_all(std::istream& input) const {
+  constexpr std::size_t kMostBytes = std::size_t{16} << 20;
+  const auto read = [&](char* bytes, std::size_t size) {
+    return static_cast<ssize_t>(input.read(bytes, static_cast<std::streamsize>(size)).gcount());
+  };
+  SmallFile file = read_small_stream(read, kMostBytes);
+  if (!file.is_read()) {
+    throw ParseError(fmt::format("{}it {}; is it the right file?", file_name(), file.problem), 0, 0);
+  }
+  return std::move(file.content);
+}
+
 std::vector<CLI::ConfigItem> ConfigFile::from_config(std::istream& input) const {
-  const std::string text(std::istreambuf_iterator<char>(input), {});
+  const std::string text = read_all(input);
   const std::size_t first = text.find_first_not_of(" \t\r\n");
-  const bool is_json = first != std::string::npos && text[first] == '{';
+  // What is a document of JSON, but no object, is not TOML.
+  const bool is_json = first != std::string::npos && (text[first] == '{' || nlohmann::json::accept(text));
   std::string name;
   try {
     std::vector<CLI::ConfigItem> fields = is_json ? parse_config_json(text) : parse_toml(text);

@@ -56,7 +56,11 @@ ordered_json parse(std::string_view text) {
 
 std::vector<CLI::ConfigItem> parse_config_json(std::string_view text) {
   const ordered_json document = parse(text);
-  if (!document.is_object()) fail("a configuration in JSON is one object, such as {\"stages\": 4}", 1);
+  if (!document.is_object()) {
+    fail(fmt::format("this is {}; a configuration in JSON is one object, such as {{\"stages\": 4}}",
+                     document.is_null() ? "null" : fmt::format("a JSON {}", document.type_name())),
+         1);
+  }
   std::vector<CLI::ConfigItem> items;
   for (const auto& [name, value] : document.items()) {
     CLI::ConfigItem item;

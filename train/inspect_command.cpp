@@ -15,6 +15,7 @@
 #include "cli/help.h"
 #include "cli/json_text.h"
 #include "cli/option.h"
+#include "cli/output_file.h"
 #include "cli/quantity.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
@@ -24,7 +25,10 @@
 #include "gpipe/checkpoint/paths.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint/strict_json.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/os/output_path.h"
+#include "gpipe/text/printable.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -53,7 +57,7 @@ struct Inspection {
   std::vector<InspectedTensor> slots;
   std::map<std::string, std::string> metadata;
   std::optional<Manifest> manifest;
-  std::vector<InspectedFile> files;
+  std::vector<InspectedFile> files;  // those whose hash is known
 
   bool is_sound() const {
     return std::all_of(files.begin(), files.end(), [](const InspectedFile& file) { return file.problem.empty(); });
@@ -66,21 +70,30 @@ std::int64_t total_bytes(const std::vector<InspectedTensor>& tensors) {
   return bytes;
 }
 
-void read_shard(const std::string& folder, const std::string& name, std::vector<InspectedTensor>& tensors,
-                std::map<std::string, std::string>& metadata) {
-  const std::string path = folder + "/" + name;
-  SafetensorsHeader header = parse_safetensors(MappedFile(path).view(), path);
+SafetensorsHeader read_header(const MappedFile& file) { return parse_safetensors(file.view(), file.path()); }
+
+void add_tensors(const std::string& name, SafetensorsHeader header, std::vector<InspectedTensor>& tensors,
+                 std::map<std::string, std::string>& metadata) {
   for (SafetensorsEntry& entry : header.entries) tensors.push_back({name, std::move(entry)});
   metadata.insert(header.metadata.begin(), header.metadata.end());
 }
 
+// One that belongs to no checkpoint: whether it is sound is for itself to say.
+void read_file(const std::string& folder, const std::string& name, Inspection& inspection) {
+  const MappedFile file(folder + "/" + name);
+  SafetensorsHeader header = read_header(file);
+  const DataHash hash = take_data_hash(header, file.view());
+  if (!hash.hash.empty()) {
+    inspection.files.push_back({{name, static_cast<std::int64_t>(file.size()), hash.hash}, hash.problem});
+  }
+  add_tensors(name, std::move(header), inspection.tensors, inspection.metadata);
+}
+
 void read_set(const std::string& index_path, Inspection& inspection) {
-  const SafetensorsIndex index = parse_safetensors_index(MappedFile(index_path).view(), index_path);
+  const SafetensorsIndex index = parse_safetensors_index(read_json_file(index_path), index_path);
   std::set<std::string> shards;
   for (const auto& item : index.file_of) shards.insert(item.second);
-  for (const std::string& shard : shards) {
-    read_shard(directory_of(index_path), shard, inspection.tensors, inspection.metadata);
-  }
+  for (const std::string& shard : shards) read_file(directory_of(index_path), shard, inspection);
   std::vector<std::pair<std::string, std::string>> found;
   for (const InspectedTensor& tensor : inspection.tensors) found.emplace_back(tensor.entry.name, tensor.file);
   check_shards(index, index_path, found);
@@ -100,13 +113,14 @@ InspectedFile inspect_file(const std::string& folder, const ManifestFile& expect
 
 void read_checkpoint(const std::string& path, Inspection& inspection) {
   const std::string manifest_path = path + "/" + kManifestName;
-  inspection.manifest = parse_manifest(MappedFile(manifest_path).view(), manifest_path);
+  inspection.manifest = parse_manifest(read_json_file(manifest_path), manifest_path);
   for (const ManifestFile& file : inspection.manifest->files) {
     inspection.files.push_back(inspect_file(path, file));
     if (!inspection.files.back().problem.empty()) continue;
+    const auto read = [&] { return read_header(MappedFile(path + "/" + file.name)); };
     std::map<std::string, std::string> ignored;
-    if (file.name.rfind("optimizer-", 0) == 0) read_shard(path, file.name, inspection.slots, ignored);
-    if (file.name.rfind("model-", 0) == 0) read_shard(path, file.name, inspection.tensors, inspection.metadata);
+    if (file.name.rfind("optimizer-", 0) == 0) add_tensors(file.name, read(), inspection.slots, ignored);
+    if (file.name.rfind("model-", 0) == 0) add_tensors(file.name, read(), inspection.tensors, inspection.metadata);
   }
 }
 
@@ -119,7 +133,7 @@ Inspection inspect(const std::string& path) {
     if (is_index) {
       read_set(path, inspection);
     } else {
-      read_shard(directory_of(path), std::filesystem::path(path).filename(), inspection.tensors, inspection.metadata);
+      read_file(directory_of(path), std::filesystem::path(path).filename(), inspection);
     }
     return inspection;
   }
@@ -130,7 +144,7 @@ Inspection inspect(const std::string& path) {
   }
   if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kSingleName)) {
     inspection.kind = "safetensors file";
-    read_shard(path, kSingleName, inspection.tensors, inspection.metadata);
+    read_file(path, kSingleName, inspection);
     return inspection;
   }
   inspection.kind = "checkpoint";
@@ -170,12 +184,16 @@ std::string describe_manifest(const Inspection& inspection) {
     for (const auto& [name, value] : group.options) text += fmt::format(" {} {}", name, value);
     text += "\n";
   }
+  return text;
+}
+
+std::string describe_files(const std::vector<InspectedFile>& files) {
   std::vector<std::vector<std::string>> rows;
-  for (const InspectedFile& file : inspection.files) {
-    rows.push_back({file.expected.name, cli::format_bytes(file.expected.bytes), file.expected.hash.substr(0, 16),
-                    file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
+  for (const InspectedFile& file : files) {
+    rows.push_back({cli::printable(file.expected.name), cli::format_bytes(file.expected.bytes),
+                    file.expected.hash.substr(0, 16), file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
   }
-  return text + "\n" +
+  return "\n" +
          cli::to_table({{"file", cli::Align::kLeft}, {"size"}, {"xxh3", cli::Align::kLeft}, {"", cli::Align::kLeft}},
                        rows) +
          "\n";
@@ -184,9 +202,8 @@ std::string describe_manifest(const Inspection& inspection) {
 std::string describe(const Inspection& inspection) {
   std::string text = fmt::format("{}: {}\n", inspection.path, inspection.kind);
   if (inspection.manifest) text += describe_manifest(inspection);
-  for (const auto& [key, value] : inspection.metadata) {
-    text += fmt::format("{}: {}\n", cli::printable(key), cli::printable(value));
-  }
+  if (!inspection.files.empty()) text += describe_files(inspection.files);
+  for (const auto& [key, value] : inspection.metadata) text += fmt::format("{}: {}\n", key, value);
   std::vector<std::vector<std::string>> rows;
   for (const InspectedTensor& tensor : inspection.tensors) {
     const std::string name = quoted_name(tensor.entry.name);
@@ -213,14 +230,14 @@ ordered_json to_json(const std::vector<InspectedTensor>& tensors) {
 
 ordered_json to_json(const Inspection& inspection) {
   ordered_json json = {{"path", inspection.path}, {"kind", inspection.kind}};
-  if (inspection.manifest) {
+  if (inspection.manifest) json["manifest"] = ordered_json::parse(gpipe::to_json(*inspection.manifest));
+  if (inspection.manifest) json["slots"] = to_json(inspection.slots);
+  if (!inspection.files.empty()) {
     json["sound"] = inspection.is_sound();
-    json["manifest"] = ordered_json::parse(gpipe::to_json(*inspection.manifest));
     json["problems"] = ordered_json::object();
     for (const InspectedFile& file : inspection.files) {
       if (!file.problem.empty()) json["problems"][file.expected.name] = file.problem;
     }
-    json["slots"] = to_json(inspection.slots);
   }
   json["metadata"] = inspection.metadata;
   json["tensors"] = to_json(inspection.tensors);
@@ -236,7 +253,8 @@ struct InspectCommand {
 int run_inspect(const InspectCommand& command) {
   const bool is_another = warn_of_damaged(command.path);
   const Inspection inspection = inspect(command.path);
-  cli::print(command.json ? cli::to_text(to_json(inspection)) : describe(inspection));
+  // Names and texts in it are of unknown origin.
+  cli::print(printable(command.json ? cli::to_text(to_json(inspection)) : describe(inspection)));
   return inspection.is_sound() && !is_another ? cli::kDone : cli::kNegativeAnswer;
 }
 
@@ -252,7 +270,7 @@ std::set<std::string> shards_in(const std::string& folder) {
   std::set<std::string> shards;
   try {
     const std::string path = folder + "/" + kIndexName;
-    for (const auto& item : parse_safetensors_index(MappedFile(path).view(), path).file_of) shards.insert(item.second);
+    for (const auto& item : parse_safetensors_index(read_json_file(path), path).file_of) shards.insert(item.second);
   } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) then nothing is known to be a part of it
   }
   return shards;
@@ -264,7 +282,10 @@ void write_set(const std::string& folder, const Safetensors& content, std::int64
   save_safetensors_set(folder, content, shard_bytes);
   for (const std::string& shard : shards_in(folder)) old_shards.erase(shard);
   std::error_code ignored;
-  for (const std::string& shard : old_shards) std::filesystem::remove(folder + "/" + shard, ignored);
+  for (const std::string& shard : old_shards) {
+    const std::string path = folder + "/" + shard;
+    if (look_at_output(path).kind == OutputKind::kPlainFile) std::filesystem::remove(path, ignored);
+  }
 }
 
 int run_convert(const ConvertCommand& command) {
@@ -273,9 +294,6 @@ int run_convert(const ConvertCommand& command) {
   const Safetensors content = load_model(command.from);
   const bool is_set = command.shard_bytes != 0;
   const std::string target = is_set ? command.to + "/" + kIndexName : command.to;
-  if (!command.force && is_there(target)) {
-    throw cli::UsageError(fmt::format("'{}' already exists", target), "name another one, or add --force to replace it");
-  }
   if (is_set) {
     if (is_there(command.to + "/" + kManifestName) || !checkpoints_in(command.to).empty()) {
       throw cli::UsageError(fmt::format("'{}' holds checkpoints", command.to), "name another folder");
@@ -283,12 +301,14 @@ int run_convert(const ConvertCommand& command) {
     std::error_code error;
     fs::create_directories(command.to, error);
     if (error) throw cli::UsageError(fmt::format("'{}': {}", command.to, error.message()), "name another folder");
+    cli::check_replaced_file(target, command.force);
     write_set(command.to, content, command.shard_bytes);
   } else {
     if (is_folder(command.to)) {
       throw cli::UsageError(fmt::format("'{}' is a folder", command.to),
                             "name a file, or add --shard-size for a folder");
     }
+    cli::check_replaced_file(target, command.force);
     save_safetensors(command.to, content);
   }
   cli::print(fmt::format("{} tensors in {}\n", content.tensors.size(), target));
@@ -325,7 +345,7 @@ void add_convert_command(CLI::App& app, cli::Run& chosen) {
   cli::add_value(command, "--shard-size", options->shard_bytes, cli::parse_bytes,
                  "Several files of at most this size, such as 2GiB, and their index")
       ->type_name("SIZE");
-  command.add_flag("--force", options->force, "Replace what is there already");
+  command.add_flag("--force", options->force, "Replace plain files that are there already");
   cli::set_help(command,
                 {"gpipe convert FROM TO [options]", "Take the weights out of a checkpoint; merge or split files",
                  "The weights only, without the state of the optimizer.",

@@ -2,6 +2,7 @@
 #include <c10/util/Exception.h>
 
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <string>
 
@@ -41,6 +42,7 @@ int refuse_torch(const std::string& message) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit of file sizes is an error as on a full disk
   gpipe::keep_freed_memory();
   CLI::App app("", "gpipe");
   Run chosen;

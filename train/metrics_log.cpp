@@ -8,7 +8,9 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/error.h"
+#include "gpipe/os/output_path.h"
 
 namespace gpipe::train {
 namespace {
@@ -22,13 +24,18 @@ namespace {
   throw InvalidArgument(fmt::format("'{}' already exists; name another file, or add --force to replace it", path));
 }
 
-std::FILE* open(const std::string& path, bool force) {
-  std::error_code ignored;
-  if (!force && std::filesystem::is_regular_file(path, ignored)) throw_exists(path);
-  // "x": a file that appeared since the check is not replaced either; a pipe or a device is there to be written to.
-  const bool exists = std::filesystem::exists(path, ignored);
-  std::FILE* file = std::fopen(path.c_str(), exists ? "wb" : "wbx");
-  if (file == nullptr) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+// Where a file is, one that begins with `content` takes its place; a pipe or a device is there to be written into.
+FileDescriptor open(const std::string& path, bool force, const std::string& content) {
+  const OutputPath target = look_at_output(path);
+  if (target.kind == OutputKind::kRefused) {
+    throw Error(fmt::format("cannot write '{}': it is {}, not a plain file; name another file", path, target.what));
+  }
+  if (target.kind == OutputKind::kPlainFile) {
+    if (!force) throw_exists(path);
+    replace_file(real_file_system(), path, content);
+  }
+  FileDescriptor file = open_output(path, target.kind);
+  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
   return file;
 }
 
@@ -43,7 +50,10 @@ std::string to_json(const Metrics& metrics) {
   return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
-MetricsLog::MetricsLog(std::string path, bool force) : path_(std::move(path)), file_(open(path_, force), std::fclose) {}
+MetricsLog::MetricsLog(std::string path, bool force) : MetricsLog(std::move(path), force, "") {}
+
+MetricsLog::MetricsLog(std::string path, bool force, const std::string& content)
+    : path_(std::move(path)), file_(open(path_, force, content)) {}
 
 MetricsLog MetricsLog::resume(const std::string& path, std::int64_t step) {
   std::string kept;
@@ -56,17 +66,13 @@ MetricsLog MetricsLog::resume(const std::string& path, std::int64_t step) {
       if (is_whole && json["step"].get<std::int64_t>() <= step) kept += line + "\n";
     }
   }
-  MetricsLog log(path, /*force=*/true);
-  const bool written = std::fwrite(kept.data(), 1, kept.size(), log.file_.get()) == kept.size();
-  if (!written || std::fflush(log.file_.get()) != 0) throw_unwritable(path, errno);
-  return log;
+  return MetricsLog(path, /*force=*/true, kept);
 }
 
 void MetricsLog::append(const Metrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
   // One write a line: who reads along sees whole lines.
-  const bool written = std::fwrite(line.data(), 1, line.size(), file_.get()) == line.size();
-  if (!written || std::fflush(file_.get()) != 0) throw_unwritable(path_, errno);
+  if (!write_all(file_.get(), line.data(), line.size())) throw_unwritable(path_, errno);
 }
 
 }  // namespace gpipe::train

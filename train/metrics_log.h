@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <cstdio>
-#include <memory>
 #include <string>
 #include <utility>
 #include <variant>
 #include <vector>
+
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe::train {
 
@@ -22,7 +22,8 @@ std::string to_json(const Metrics& metrics);
 // Confined to the thread that made it.
 class MetricsLog {
  public:
-  // Throws InvalidArgument if `path` is a file already, unless `force` says to replace it; Error if it cannot be written.
+  // Throws InvalidArgument if `path` is a file already, unless `force` says to replace it; Error if it cannot be written, or is
+  // neither a file nor a stream: see Note [What may be written].
   MetricsLog(std::string path, bool force);
 
   // Goes on with the file of a training that is resumed after `step`: drops the lines of later steps, which will come again.
@@ -35,8 +36,10 @@ class MetricsLog {
   const std::string& path() const { return path_; }
 
  private:
+  MetricsLog(std::string path, bool force, const std::string& content);
+
   std::string path_;
-  std::unique_ptr<std::FILE, int (*)(std::FILE*)> file_;
+  FileDescriptor file_;
 };
 
 }  // namespace gpipe::train

@@ -202,7 +202,7 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
                 "Floating-point operations a second, on paper [1e12]");
   const OptionGroup output{sub, "Output"};
   output.add("FILE", "--out", command->out, cli::parse_path, "Write the profile there, for gpipe plan");
-  output.add_flag("--force", command->force, "Replace a file that is there already");
+  output.add_flag("--force", command->force, "Replace a plain file that is there already");
   output.add_flag("--json", command->json, "Print the profile instead of a table");
   cli::set_help(sub, {"gpipe profile --model MODEL [options]", "Measure what each layer of a model costs",
                       "Runs each layer forward and backward on a micro-batch of made-up data, one after the other.",

@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "cli/quantity.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::train {
 namespace {
@@ -58,7 +59,7 @@ std::string format_duration(double seconds) {
 }
 
 std::string progress_line(const Progress& progress, std::size_t width) {
-  std::string line = cli::printable(progress.phase).substr(0, width);
+  std::string line = printable(progress.phase).substr(0, width);
   for (const std::string& part : parts(progress)) {
     if (line.size() + 2 + part.size() > width) break;
     line += "  " + part;

@@ -8,6 +8,7 @@
 
 #include "cli/terminal.h"
 #include "data/data_error.h"
+#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/optimizer_state.h"
 #include "gpipe/execute/all_ranks.h"
@@ -57,6 +58,21 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
       learning_rate_(learning_rate),
       notes_{{kNumBatches, std::to_string(task.num_batches())}, {kDataHash, task.data_hash()}},
       writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
+
+void RunCheckpoints::lock(const Pipeline& pipeline) {
+  const auto take = [&] {
+    if (read_world().rank == 0) lock_ = lock_checkpoints(real_file_system(), options_.checkpoint_dir);
+    return std::string();
+  };
+  if (pipeline->ranks() == nullptr) {
+    take();
+  } else {
+    agree(*pipeline, "locking the folder of the checkpoints", take);
+  }
+  if (lock_ == nullptr || lock_->problem().empty()) return;
+  cli::print(fmt::format("note: {} cannot be locked ({}): see to it that no other training saves there\n",
+                         options_.checkpoint_dir, lock_->problem()));
+}
 
 void RunCheckpoints::remove_earlier() const {
   if (options_.resume || !options_.force || read_world().rank != 0) return;

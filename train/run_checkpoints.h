@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 
 #include "data/batches.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/os/file_lock.h"
 #include "train/learning_rate.h"
 #include "train/task.h"
 #include "train/trainer.h"
@@ -20,6 +22,10 @@ class RunCheckpoints {
  public:
   // REQUIRES: there is a checkpoint_dir; all outlive this.
   RunCheckpoints(const TrainerOptions& options, const Task& task, const LearningRate& learning_rate);
+
+  // Takes the folder for this training, before it is looked at or changed. All ranks call it. Throws CheckpointError if another
+  // training has it.
+  void lock(const Pipeline& pipeline);
 
   struct Resumed {
     std::string path;
@@ -50,6 +56,7 @@ class RunCheckpoints {
   const Task& task_;
   const LearningRate& learning_rate_;
   const std::map<std::string, std::string> notes_;  // by which a checkpoint is known to be of these data
+  std::shared_ptr<const FileLock> lock_;            // of the first rank
   CheckpointWriter writer_;
   std::int64_t last_step_ = -1;
 };

@@ -1,9 +1,6 @@
 #include "train/run_options.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
-
-#include <filesystem>
 
 #include "cli/command.h"
 #include "cli/input_file.h"
@@ -99,7 +96,7 @@ void add_file_options(CLI::App& command, TrainerOptions& options) {
   add_file("--trace", options.trace_path, "Write the last step as a trace for Perfetto", "FILE");
   add_file("--metrics", options.metrics_path, "Write a line of JSON a step", "FILE");
   add_file("--tensorboard", options.tensorboard_dir, "Write event files for TensorBoard", "DIR");
-  group.add_flag("--force", options.force, "Replace files that are there already");
+  group.add_flag("--force", options.force, "Replace plain files that are there already");
 }
 
 void add_checkpoint_options(CLI::App& command, TrainerOptions& options) {
@@ -138,19 +135,6 @@ void check_checkpoint_options(const TrainerOptions& options) {
                           "add --resume to go on with it, --force to remove it, or name another folder");
   }
   check_checkpoint_dir(options.checkpoint_dir);
-}
-
-// Weights and the like are written under another name and put in place when they are whole.
-void check_replaceable(const std::pair<const char*, std::string>& output) {
-  const std::filesystem::path path(output.second);
-  const std::filesystem::path folder = path.has_parent_path() ? path.parent_path() : std::filesystem::path(".");
-  if (std::filesystem::exists(path) && (!std::filesystem::is_regular_file(path) || std::filesystem::is_symlink(path))) {
-    throw cli::UsageError(fmt::format("{} '{}' is not a plain file", output.first, output.second), "name another one");
-  }
-  if (access(folder.c_str(), W_OK) != 0) {
-    throw cli::UsageError(fmt::format("{}: the folder of '{}' cannot be written to", output.first, output.second),
-                          "name a file in another folder");
-  }
 }
 
 }  // namespace
@@ -230,8 +214,8 @@ void check_run_options(const RunOptions& options) {
           "name two files");
     }
     if (read_world().rank != 0) continue;  // the first one writes them, and may have begun to
-    cli::check_output_file(outputs[index].second, may_replace);
-    if (index == 0) check_replaceable(outputs[index]);
+    const auto check = index == 0 ? cli::check_replaced_file : cli::check_output_file;
+    check(outputs[index].second, may_replace);
   }
 }
 

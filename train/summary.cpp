@@ -4,6 +4,7 @@
 
 #include "cli/quantity.h"
 #include "cli/table.h"
+#include "gpipe/text/printable.h"
 #include "train/progress.h"
 
 namespace gpipe::train {
@@ -19,7 +20,7 @@ std::string stage_table(const std::vector<StageSummary>& stages) {
   std::vector<std::vector<std::string>> rows;
   for (std::size_t stage = 0; stage < stages.size(); ++stage) {
     const StageSummary& one = stages[stage];
-    rows.push_back({fmt::format("{}", stage), cli::printable(one.layers), fmt::format("{}", one.num_parameters),
+    rows.push_back({fmt::format("{}", stage), printable(one.layers), fmt::format("{}", one.num_parameters),
                     cli::format_percent(one.busy_fraction), cli::format_bytes(one.peak_bytes)});
   }
   return cli::to_table({{"stage"}, {"layers", cli::Align::kLeft}, {"parameters"}, {"busy"}, {"peak"}}, rows);
@@ -44,7 +45,7 @@ std::string to_text(const TrainingSummary& summary) {
   std::size_t widest = 0;
   for (const auto& [name, value] : facts) widest = std::max(widest, name.size());
   std::string text;
-  for (const auto& [name, value] : facts) text += fmt::format("{:<{}}  {}\n", name, widest, cli::printable(value));
+  for (const auto& [name, value] : facts) text += fmt::format("{:<{}}  {}\n", name, widest, printable(value));
   if (!summary.stages.empty()) text += "\n" + stage_table(summary.stages);
   return text;
 }

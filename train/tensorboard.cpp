@@ -8,6 +8,7 @@
 #include <filesystem>
 
 #include "gpipe/error.h"
+#include "gpipe/os/host_name.h"
 #include "train/crc32c.h"
 
 namespace gpipe::train {
@@ -60,11 +61,6 @@ constexpr std::uint32_t kEventSummary = 5;
 constexpr std::uint32_t kSummaryValue = 1;
 constexpr std::uint32_t kValueTag = 1;
 constexpr std::uint32_t kValueSimpleValue = 2;
-
-std::string host_name() {
-  char name[256] = {};
-  return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
-}
 
 [[noreturn]] void throw_unwritable(const std::string& path, const std::string& reason) {
   throw Error(

@@ -80,7 +80,7 @@ class Trainer {
     rate.total_steps = num_steps_;
     rate.warmup_steps = options_.warmup_steps.value_or(std::min(rate.warmup_steps, num_steps_ / 10));
     rate.check();
-    if (!options_.checkpoint_dir.empty()) checkpoints_.emplace(options_, task_, rate);
+    if (!options_.checkpoint_dir.empty()) checkpoints_.emplace(options_, task_, rate).lock(pipeline_);
     if (!resume()) begin();
     if (!reports()) return;
     if (!options_.metrics_path.empty()) {

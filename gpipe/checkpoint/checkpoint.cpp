@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <memory>
 #include <utility>
 
+#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/optimizer_state.h"
@@ -225,6 +227,8 @@ SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapsh
   FileSystem& files = options.files != nullptr ? *options.files : real_file_system();
   Manifest manifest = snapshot.manifest;
   SavedCheckpoint saved;
+  const std::shared_ptr<const FileLock> lock = lock_checkpoints(files, folder);
+  saved.not_locked = lock->problem();
   const std::string temporary = begin_checkpoint(files, folder, manifest.step);
   try {
     std::vector<std::vector<ManifestFile>> written(snapshot.shards.size());

@@ -43,11 +43,13 @@ struct SavedCheckpoint {
   double pause_seconds = 0;              // in which the caller could not go on
   double write_seconds = 0;              // until it was on the disk
   std::vector<std::string> not_removed;  // older checkpoints that were to go, but could not be removed
+  std::string not_locked;  // why the folder could not be locked, as on a file system without locks; else empty
 };
 
 // Saves the training in a folder of its own below `folder`, which is created if need be: see Note [A checkpoint appears at
 // once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws CheckpointError if
-// it cannot be written; then all earlier checkpoints are there, and the training can go on. Throws InvalidArgument for
+// it cannot be written, or if another process saves in the folder; then all earlier checkpoints are there, and the training
+// can go on. Throws InvalidArgument for
 // optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
 //
 // All ranks of a pipeline over processes call it, with the same state, and throw together: see Note [A checkpoint of several

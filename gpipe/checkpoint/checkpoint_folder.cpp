@@ -6,14 +6,14 @@
 #include <cerrno>
 #include <charconv>
 #include <filesystem>
-#include <fstream>
 #include <optional>
 #include <string_view>
 #include <tuple>
 
-#include "gpipe/checkpoint/mapped_file.h"
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/paths.h"
+#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/os/small_file.h"
 
 namespace gpipe {
 namespace {
@@ -122,7 +122,7 @@ std::string without_slashes(std::string path) {
 
 Manifest read_manifest(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kManifestName;
-  Manifest manifest = parse_manifest(MappedFile(path).view(), path);
+  Manifest manifest = parse_manifest(read_json_file(path), path);
   for (const ManifestFile& file : manifest.files) {
     const std::string file_path = checkpoint + "/" + file.name;
     std::error_code error;
@@ -149,11 +149,16 @@ std::vector<std::string> list_checkpoints(const std::string& folder) {
   return paths;
 }
 
+std::string latest_name(const std::string& folder) {
+  constexpr std::size_t kMostBytes = 4096;
+  const std::string text = read_small_file(folder + "/" + kLatest, kMostBytes).content;
+  return text.substr(0, text.find('\n'));
+}
+
 std::string latest_checkpoint(const std::string& given_folder) {
   const std::string folder = without_slashes(given_folder);
   if (!is_folder(folder)) return "";
-  std::string said;
-  std::getline(std::ifstream(folder + "/" + kLatest), said);
+  const std::string said = latest_name(folder);
   if (parse_name(said) && is_whole(folder + "/" + said)) return folder + "/" + said;
   const std::vector<std::string> whole = list_checkpoints(folder);
   return whole.empty() ? "" : whole.back();
@@ -169,11 +174,15 @@ std::string resolve_checkpoint(const std::string& path) {
   return latest;
 }
 
+void make_checkpoint_folder(FileSystem& files, const std::string& folder) {
+  if (folder.empty()) throw InvalidArgument("the folder of the checkpoints has no name");
+  make_folder(files, without_slashes(folder));
+}
+
 std::string begin_checkpoint(FileSystem& files, const std::string& given_folder, std::int64_t step) {
   const std::string folder = without_slashes(given_folder);
-  if (folder.empty()) throw InvalidArgument("the folder of the checkpoints has no name");
   if (step < 0) throw InvalidArgument(fmt::format("step {} is below 0", step));
-  make_folder(files, folder);
+  make_checkpoint_folder(files, folder);
   remove_leftovers(files, folder);
   std::string path = path_of(folder, {step, 0}) + std::string(kTemporary);
   if (files.mkdir(path) != 0) throw_file_error(path, "cannot be created");

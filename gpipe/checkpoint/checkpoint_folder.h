@@ -20,7 +20,7 @@ namespace gpipe {
 //   D/step-0000000050.tmp/     5. older ones that are not to be kept are renamed, then removed
 //
 // A kill at any point leaves what `latest` names, or an earlier one, whole. A step that is saved a second time gets a name of
-// its own, step-0000000100.1, so that there is no moment without either. One training a folder.
+// its own, step-0000000100.1, so that there is no moment without either. One training a folder: see lock_checkpoints.
 
 // The manifest of a checkpoint that is whole: all files are there, of the right sizes. Their hashes are another matter: see
 // load_checkpoint. Throws CheckpointError.
@@ -29,6 +29,9 @@ Manifest read_manifest(const std::string& checkpoint);
 // Paths of the whole ones in the order of their steps, and of how often a step was saved; what is damaged is left out.
 // Throws CheckpointError if there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& folder);
+
+// What `latest` says: a name, or nothing if it is not a small plain file.
+std::string latest_name(const std::string& folder);
 
 // The path of the one to resume from: what `latest` names; if that is damaged, the last of list_checkpoints. Empty if there is
 // none, or no such folder.
@@ -41,6 +44,9 @@ struct Retention {
   int keep_last = 0;            // so many; 0: all
   std::int64_t keep_every = 0;  // besides, those of steps that are a multiple of it; 0: none
 };
+
+// With the folders above it. Throws CheckpointError; throws InvalidArgument if it has no name.
+void make_checkpoint_folder(FileSystem& files, const std::string& folder);
 
 // The steps 1, 2 to 4, and 5 above. Throw CheckpointError; then the checkpoints are as before.
 std::string begin_checkpoint(FileSystem& files, const std::string& folder, std::int64_t step);

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/paths.h"
@@ -155,6 +156,7 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
   snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->ranks()->peers().world().num_stages());
   const std::string made = agree(*pipeline_, "making a checkpoint's folder", [&]() -> std::string {
                              if (!commits_) return "";
+                             lock_ = lock_checkpoints(files_, folder);
                              temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
                              return fs::path(temporary_).filename();
                            }).front();
@@ -207,12 +209,14 @@ SavedCheckpoint RankSave::finish() {
         agree(*pipeline_, "putting a checkpoint in place", [&]() -> std::string {
           if (!commits_) return "";
           saved = commit(shards);
-          return Json({fs::path(saved.path).filename().string(), saved.bytes, saved.not_removed}).dump();
+          return Json({fs::path(saved.path).filename().string(), saved.bytes, saved.not_removed, lock_->problem()})
+              .dump();
         }).front();
     const Json result = Json::parse(told);
     saved.path = directory_of(temporary_) + "/" + result.at(0).get<std::string>();
     saved.bytes = result.at(1);
     saved.not_removed = result.at(2).get<std::vector<std::string>>();
+    saved.not_locked = result.at(3);
   } catch (...) {
     if (commits_ && saved.path.empty()) discard_checkpoint(files_, temporary_);
     throw;

@@ -3,10 +3,12 @@
 
 #include <functional>
 #include <future>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "gpipe/checkpoint/checkpoint.h"
+#include "gpipe/os/file_lock.h"
 
 namespace gpipe {
 
@@ -45,6 +47,8 @@ class RankSave {
   SavedCheckpoint finish();
   // False if the ranks cannot talk any more.
   bool can_finish() const;
+  // That of the folder, on rank 0; null on the others.
+  const std::shared_ptr<const FileLock>& lock() const { return lock_; }
 
  private:
   bool is_ready() const;
@@ -55,6 +59,7 @@ class RankSave {
   const SaveOptions options_;
   FileSystem& files_;
   const bool commits_;  // rank 0 does
+  std::shared_ptr<const FileLock> lock_;
   CheckpointSnapshot snapshot_;
   std::string temporary_;
   std::future<std::vector<ManifestFile>> written_;

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/execute/ranks.h"
 
@@ -70,9 +71,11 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
     saved_.reset();
     rank_save_ = std::make_unique<RankSave>(pipeline, folder_, options_,
                                             [&] { return copied_snapshot(pipeline, optimizer, state); });
+    lock_ = rank_save_->lock();
     begun_ = start;
     return pause_seconds_ = seconds_since_start();
   }
+  lock_ = lock_checkpoints(options_.files != nullptr ? *options_.files : real_file_system(), folder_);
   CheckpointSnapshot snapshot = copied_snapshot(pipeline, optimizer, state);
   const double pause = seconds_since_start();
   {

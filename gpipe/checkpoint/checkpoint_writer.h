@@ -15,10 +15,12 @@
 
 namespace gpipe {
 
+class FileLock;
 class RankSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits until the
-// one before is written, and uses its memory again.
+// one before is written, and uses its memory again. From its first save on, it holds the folder: another process that saves there
+// gets an error.
 //
 // Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call has seen
 // that all have written: a poll between two steps, or the next save or wait. Thread-compatible.
@@ -54,6 +56,7 @@ class CheckpointWriter {
   void finish_ranks();
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
 
+  std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
   const std::string folder_;
   const SaveOptions options_;
   std::map<std::string, at::Tensor> copies_;  // by kind and name

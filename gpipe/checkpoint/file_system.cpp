@@ -4,7 +4,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <cstdio>
+
+#include "gpipe/os/blocked_signal.h"
 
 namespace gpipe {
 namespace {
@@ -12,7 +15,10 @@ namespace {
 class RealFileSystem : public FileSystem {
  public:
   int open(const std::string& path, int flags) override { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }
-  ssize_t write(int file, const void* bytes, std::size_t size) override { return ::write(file, bytes, size); }
+  ssize_t write(int file, const void* bytes, std::size_t size) override {
+    const BlockedSignal scope(SIGXFSZ);
+    return ::write(file, bytes, size);
+  }
   int fsync(int file) override { return ::fsync(file); }
   int close(int file) override { return ::close(file); }
   int rename(const std::string& from, const std::string& to) override { return std::rename(from.c_str(), to.c_str()); }

@@ -1,12 +1,12 @@
 #include "gpipe/checkpoint/input_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <vector>
 
+#include "gpipe/checkpoint/opened_file.h"
 #include "gpipe/checkpoint/output_file.h"
 
 namespace gpipe {
@@ -16,9 +16,7 @@ constexpr std::size_t kReadPiece = std::size_t{1} << 18;  // stays in the cache 
 
 }  // namespace
 
-InputFile::InputFile(const std::string& path) : path_(path), file_(open(path.c_str(), O_RDONLY | O_CLOEXEC)) {
-  if (!file_.is_open()) throw_file_error(path_, "cannot be opened");
-}
+InputFile::InputFile(const std::string& path) : path_(path), file_(opened_file(path).descriptor) {}
 
 void InputFile::read_piece(char* bytes, std::size_t size) {
   while (size > 0) {

@@ -6,13 +6,13 @@
 
 #include "gpipe/checkpoint/checkpoint_error.h"
 #include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 
 class InputFile {
  public:
-  // Throws CheckpointError if it is not there or cannot be opened.
+  // Throws CheckpointError if it is not there, not a plain file or cannot be opened.
   explicit InputFile(const std::string& path);
 
   // The next bytes, which `hash` gets, too, if there is one. Throws CheckpointError if there are fewer.

@@ -2,11 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "gpipe/os/output_path.h"
 
 namespace gpipe {
 namespace {
@@ -18,6 +21,8 @@ const char* remedy_for(int error) {
     case ENOSPC:
     case EDQUOT:
       return "free some space, or name another folder";
+    case EFBIG:
+      return "raise the limit of file sizes ('ulimit -f'), or name another folder";
     case EACCES:
     case EPERM:
     case EROFS:
@@ -39,8 +44,12 @@ void throw_file_error(const std::string& path, const std::string& what) {
 }
 
 OutputFile::OutputFile(FileSystem& files, const std::string& path)
-    : files_(files), path_(path), file_(files.open(path, O_WRONLY | O_CREAT | O_TRUNC)) {
+    : files_(files), path_(path), file_(files.open(path, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_NONBLOCK)) {
   if (file_ < 0) throw_file_error(path_, "cannot be created");
+  struct stat status {};
+  if (fstat(file_, &status) == 0 && S_ISREG(status.st_mode)) return;
+  files_.close(file_);
+  throw CheckpointError(path_, ": is not a plain file; remove it, or name another one");
 }
 
 OutputFile::~OutputFile() {
@@ -81,12 +90,21 @@ void sync_directory(FileSystem& files, const std::string& path) {
   if (result != 0) throw_file_error(path, "cannot be flushed to the disk");
 }
 
+void check_replaceable(const std::string& path) {
+  const OutputPath target = look_at_output(path);
+  if (target.may_be_replaced()) return;
+  throw CheckpointError(path,
+                        fmt::format(" is not a plain file, but {}: it is not replaced; name another one", target.what));
+}
+
 void put_in_place(FileSystem& files, const std::string& from, const std::string& to) {
+  check_replaceable(to);
   if (files.rename(from, to) != 0) throw_file_error(to, "cannot be put in place");
   sync_directory(files, directory_of(to));
 }
 
 void replace_file(FileSystem& files, const std::string& path, std::string_view content) {
+  check_replaceable(path);
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   try {
     OutputFile file(files, temporary);

@@ -13,7 +13,7 @@ namespace gpipe {
 // A file that is written from its beginning to its end. All throw CheckpointError with the path and the reason.
 class OutputFile {
  public:
-  // Creates it, or empties what is there.
+  // Creates it, or empties the plain file that is there; refuses anything else.
   OutputFile(FileSystem& files, const std::string& path);
   ~OutputFile();
   OutputFile(const OutputFile&) = delete;
@@ -39,8 +39,13 @@ std::string directory_of(const std::string& path);
 // is there.
 void replace_file(FileSystem& files, const std::string& path, std::string_view content);
 
-// Renames the finished file or directory and makes that last. Throws CheckpointError.
+// Renames the finished file or directory and makes that last. Throws CheckpointError, also if something is there that is no
+// plain file.
 void put_in_place(FileSystem& files, const std::string& from, const std::string& to);
+
+// Throws CheckpointError unless nothing or a plain file is there: see Note [What may be written]. put_in_place does it; whoever
+// calls it before does not write in vain.
+void check_replaceable(const std::string& path);
 
 // "PATH: cannot be written: No space left on device; ..." for the errno at hand.
 [[noreturn]] void throw_file_error(const std::string& path, const std::string& what);

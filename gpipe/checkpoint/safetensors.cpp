@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <set>
@@ -17,6 +18,7 @@
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint/strict_json.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 
@@ -90,19 +92,35 @@ std::vector<SafetensorsEntry> entries_of(const NamedTensors& tensors) {
   return entries;
 }
 
+// The tensors of entries that are in order, one after the other, as they are written.
+void for_each_written(const std::vector<SafetensorsEntry>& entries, const NamedTensors& tensors,
+                      const std::function<void(const void* bytes, std::size_t size)>& visit) {
+  std::map<std::string, const at::Tensor*> by_name;
+  for (const auto& [name, tensor] : tensors) by_name[name] = &tensor;
+  for (const SafetensorsEntry& entry : entries) {
+    const at::Tensor tensor = by_name.at(entry.name)->detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
+    visit(tensor.data_ptr(), tensor.nbytes());
+  }
+}
+
 std::int64_t write(FileSystem& files, const std::string& path, const Safetensors& content, ContentHash* hash) {
   std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
   const std::string header = make_safetensors_header(entries, content.metadata);
-  std::map<std::string, const at::Tensor*> by_name;
-  for (const auto& [name, tensor] : content.tensors) by_name[name] = &tensor;
   OutputFile file(files, path);
   write_hashed(file, hash, header.data(), header.size());
-  for (const SafetensorsEntry& entry : entries) {
-    const at::Tensor tensor = by_name.at(entry.name)->detach().resolve_conj().resolve_neg().to(at::kCPU).contiguous();
-    write_hashed(file, hash, tensor.data_ptr(), tensor.nbytes());
-  }
+  for_each_written(entries, content.tensors,
+                   [&](const void* bytes, std::size_t size) { write_hashed(file, hash, bytes, size); });
   file.finish();
   return static_cast<std::int64_t>(header.size()) + (entries.empty() ? 0 : entries.back().end);
+}
+
+// Stands in the header, and so has to be known before the data are written.
+std::string data_hash(const Safetensors& content) {
+  std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
+  make_safetensors_header(entries, content.metadata);  // puts them in order
+  ContentHash hash;
+  for_each_written(entries, content.tensors, [&](const void* bytes, std::size_t size) { hash.add(bytes, size); });
+  return hash.finish();
 }
 
 // Of wider elements than its place allows: files of other programs may be so.
@@ -146,9 +164,12 @@ WrittenFile write_safetensors(FileSystem& files, const std::string& path, const 
 }
 
 void save_safetensors(const std::string& path, const Safetensors& content, FileSystem& files) {
+  check_replaceable(path);
+  Safetensors hashed = content;
+  hashed.metadata[kDataHashKey] = data_hash(content);
   const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
   try {
-    write(files, temporary, content, nullptr);
+    write(files, temporary, hashed, nullptr);
     put_in_place(files, temporary, path);
   } catch (...) {
     files.unlink(temporary);
@@ -156,9 +177,26 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
   }
 }
 
+DataHash take_data_hash(SafetensorsHeader& header, std::string_view file) {
+  const auto said = header.metadata.find(kDataHashKey);
+  if (said == header.metadata.end()) return {};
+  DataHash hash{said->second, ""};
+  header.metadata.erase(said);
+  if (content_hash_of(file.substr(static_cast<std::size_t>(header.data_start))) != hash.hash) {
+    hash.problem = fmt::format(
+        "its tensors do not have the hash that its metadata says (\"{}\", which a program that changes the tensors has "
+        "to "
+        "leave out)",
+        kDataHashKey);
+  }
+  return hash;
+}
+
 Safetensors load_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
-  const SafetensorsHeader header = header_of(*file);
+  SafetensorsHeader header = header_of(*file);
+  const std::string problem = take_data_hash(header, file->view()).problem;
+  if (!problem.empty()) throw CheckpointError(path, fmt::format(" is damaged: {}; write or fetch it again", problem));
   Safetensors content;
   content.metadata = header.metadata;
   for (const SafetensorsEntry& entry : header.entries) {
@@ -212,6 +250,10 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
     index.total_bytes += bytes;
   }
   const int num_shards = static_cast<int>(shards.size());
+  check_replaceable(folder + "/" + kIndexName);
+  for (int shard = 0; shard < num_shards; ++shard) {
+    check_replaceable(folder + "/" + shard_name("model", shard, num_shards));
+  }
   files.unlink(folder + "/" + kIndexName);  // that of a set whose files may be replaced now
   for (int shard = 0; shard < num_shards; ++shard) {
     const std::string name = shard_name("model", shard, num_shards);
@@ -223,7 +265,7 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
 }
 
 Safetensors load_safetensors_set(const std::string& index_path) {
-  const SafetensorsIndex index = parse_safetensors_index(MappedFile(index_path).view(), index_path);
+  const SafetensorsIndex index = parse_safetensors_index(read_json_file(index_path), index_path);
   std::set<std::string> files;
   for (const auto& item : index.file_of) files.insert(item.second);
   Safetensors content;

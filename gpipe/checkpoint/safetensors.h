@@ -7,6 +7,7 @@
 #include <functional>
 #include <map>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -22,14 +23,18 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
+// The metadata's entry with the hash of all that stands behind the header: see ContentHash. save_safetensors adds it; who loads
+// the file compares it, and does not pass it on. Files of other programs have none.
+constexpr const char* kDataHashKey = "gpipe.data_xxh3";
+
 // The file appears whole or not at all: it is written under another name, flushed to the disk and renamed. An existing one
-// is replaced. Tensors are written from where they are; one that is not contiguous or not on the CPU is copied for as long
+// is replaced if it is a plain file. Tensors are written from where they are; one that is not contiguous or not on the CPU is copied for as long
 // as it is written. Throws CheckpointError; throws InvalidArgument for a name that is given twice or reserved, and for a
 // tensor of a type that the format does not have.
 void save_safetensors(const std::string& path, const Safetensors& content, FileSystem& files = real_file_system());
 
-// Throws CheckpointError for whatever does not follow the format to the letter, before any tensor is made from it. The
-// tensors are pages of the file that are read when they are used: see MappedFile. Changing them does not change the file.
+// Throws CheckpointError for whatever does not follow the format to the letter, and for data without the hash that the metadata
+// says, before any tensor is made from it. The tensors are pages of the file that are read when they are used: see MappedFile. Changing them does not change the file.
 Safetensors load_safetensors(const std::string& path);
 
 class ContentHash;
@@ -45,6 +50,15 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
                           FileSystem& files = real_file_system());
 // Throws CheckpointError also for files that do not hold exactly what the index says. The metadata are those of all files.
 Safetensors load_safetensors_set(const std::string& index_path);
+
+struct SafetensorsHeader;
+// What a file says about its data, and what is wrong with that; both empty if it says nothing.
+struct DataHash {
+  std::string hash;
+  std::string problem;
+};
+// Compares it with the data of the file, and takes it out of the header's metadata. `file` is the whole file.
+DataHash take_data_hash(SafetensorsHeader& header, std::string_view file);
 
 struct WrittenFile {
   std::int64_t bytes = 0;

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "gpipe/text/printable.h"
 #include "gpipe/utf8.h"
 
 namespace gpipe {
@@ -253,8 +254,9 @@ const SafetensorsType* find_safetensors_type(std::string_view name) {
 
 std::string quoted_name(std::string_view name) {
   const bool is_long = name.size() > kMaxShown;
-  const std::string shown = nlohmann::json(std::string(name.substr(0, kMaxShown)))
-                                .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::ignore);
+  const std::string shown =
+      printable(nlohmann::json(std::string(name.substr(0, kMaxShown)))
+                    .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::ignore));
   return is_long ? shown + "..." : shown;
 }
 

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "gpipe/checkpoint/opened_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/utf8.h"
 
@@ -22,6 +23,8 @@ bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name.size() <= kMaxNameBytes && name.front() != '.' &&
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
+
+std::string read_json_file(const std::string& path) { return read_text(path, kMaxBytes); }
 
 StrictJson::StrictJson(std::string_view text, const std::string& path, const char* what) : path_(path), what_(what) {
   if (text.size() > kMaxBytes) fail(fmt::format("it has {} bytes, more than {}", text.size(), kMaxBytes));

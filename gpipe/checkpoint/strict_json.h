@@ -34,6 +34,9 @@ class StrictJson {
   nlohmann::json object_;
 };
 
+// The text of such a file. Throws CheckpointError if it cannot be read, or has more bytes than StrictJson takes.
+std::string read_json_file(const std::string& path);
+
 // Whether it can only be a file of the folder that it is looked for in.
 bool is_plain_file_name(std::string_view name);
 

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 namespace {

@@ -12,33 +12,40 @@ namespace gpipe {
 
 class OutputQueue {
  public:
-  // Text for a file descriptor that refused some before is dropped.
+  // Text for a file descriptor whose reader is gone is dropped.
   void add(int fd, std::string_view text);
 
   bool empty() const { return items_.empty(); }
   std::size_t num_bytes() const { return num_bytes_; }
   // Where the next bytes go. REQUIRES: not empty.
   int next_fd() const { return items_.front().fd; }
-  // Writes some of them. REQUIRES: not empty, and poll said that next_fd() takes bytes or is in error.
+  // Writes some of them; what cannot be written, as on a full disk, is dropped. REQUIRES: not empty, and poll said that next_fd()
+  // takes bytes or is in error.
   void write_some();
 
-  // Whether `fd` refused text: its reader is gone, or the disk is full.
-  bool has_refused(int fd) const { return refused_.count(fd) > 0; }
-  // Why, if it was not that the reader is gone; 0 otherwise.
+  // Whether the reader of `fd` is gone.
+  bool has_no_reader(int fd) const { return readerless_.count(fd) > 0; }
+  // The first time that text was dropped for another reason: why, as errno, and from which file descriptor; 0 if none was.
   int error() const { return error_; }
+  int error_fd() const { return error_fd_; }
   void clear();
 
  private:
   struct Item {
     int fd;
     std::string text;
+    bool is_torn = false;  // a part of it is written, up to the middle of a line
+    bool mends = false;    // it begins with the end of a line that was torn
   };
-  void refuse(int fd);
+  void drop_first(int error);
+  void drop_all(int fd);
 
   std::deque<Item> items_;
   std::size_t num_bytes_ = 0;
-  std::set<int> refused_;
+  std::set<int> readerless_;
+  std::set<int> torn_;  // whose last line is not whole, because its end was dropped
   int error_ = 0;
+  int error_fd_ = -1;
 };
 
 }  // namespace gpipe

@@ -1,7 +1,7 @@
 // A pipe that no program executed later inherits.
 #pragma once
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 

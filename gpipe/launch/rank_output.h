@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/launch/file_descriptor.h"
 #include "gpipe/launch/line_cutter.h"
 #include "gpipe/launch/output_queue.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 

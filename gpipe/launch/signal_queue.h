@@ -3,7 +3,7 @@
 
 #include <csignal>
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 

@@ -44,6 +44,7 @@ struct Child {
   dup2(child.out, STDOUT_FILENO);
   dup2(child.err, STDERR_FILENO);
   signals.restore();
+  std::signal(SIGXFSZ, SIG_DFL);  // the gpipe command ignores it; the program decides for itself
   execvpe(child.arguments[0], child.arguments.data(), child.environment.data());
   const int error = errno;
   [[maybe_unused]] const ssize_t said = write(child.errors, &error, sizeof error);

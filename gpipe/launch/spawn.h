@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/file_descriptor.h"
 #include "gpipe/launch/guard.h"
 #include "gpipe/launch/signal_queue.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <memory>
 
 #include "gpipe/launch/output_queue.h"
@@ -58,6 +59,7 @@ class Supervisor {
       kill_the_late();
       look_for_the_gone();
       refuse_output();
+      tell_of_dropped_output();
       drop_late_output();
     }
     if (result_.failure) {
@@ -65,7 +67,6 @@ class Supervisor {
       result_.failure->last_lines.assign(lines.begin(), lines.end());
       result_.exit_code = result_.failure->exit_code;
     }
-    result_.output_error = queue_.error();
     return result_;
   }
 
@@ -134,10 +135,19 @@ class Supervisor {
     });
   }
 
+  // Who prints for a reader that is gone (`| head`) is told so, as it would be without a launcher.
   void refuse_output() {
     for_each_output([&](const Rank&, RankOutput& output) {
-      if (queue_.has_refused(output.target())) output.close();
+      if (queue_.has_no_reader(output.target())) output.close();
     });
+  }
+
+  // A full disk is no reason for the ranks to end.
+  void tell_of_dropped_output() {
+    if (has_told_ || queue_.error() == 0) return;
+    has_told_ = true;
+    note(fmt::format("cannot write to standard {}: {}; what has no room is dropped, and the ranks go on",
+                     queue_.error_fd() == STDOUT_FILENO ? "output" : "error", std::strerror(queue_.error())));
   }
 
   void note(const std::string& text) { queue_.add(STDERR_FILENO, fmt::format("gpipe: {}\n", text)); }
@@ -256,6 +266,7 @@ class Supervisor {
   OutputQueue queue_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::optional<Clock::time_point> drop_output_at_;
+  bool has_told_ = false;  // of output that was dropped
   LaunchResult result_;
 };
 

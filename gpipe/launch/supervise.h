@@ -25,7 +25,6 @@ struct LaunchResult {
   int exit_code = 0;                   // that of the first rank that failed
   std::optional<RankFailure> failure;  // that rank
   int interrupted_by = 0;              // the first signal to the launcher that asked the ranks to end
-  int output_error = 0;                // errno, if standard output or error took no more text
 };
 
 struct SuperviseOptions {

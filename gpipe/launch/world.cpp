@@ -1,7 +1,6 @@
 #include "gpipe/launch/world.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <array>
 #include <charconv>
@@ -13,6 +12,7 @@
 #include "gpipe/error.h"
 #include "gpipe/launch/slurm.h"
 #include "gpipe/launch/variable_reader.h"
+#include "gpipe/os/host_name.h"
 
 namespace gpipe {
 namespace {
@@ -280,10 +280,7 @@ World read_world() {
     const char* value = std::getenv(std::string(name).c_str());
     return value == nullptr ? std::nullopt : std::optional<std::string>(value);
   });
-  if (world.host.empty()) {
-    char name[256] = {};
-    if (gethostname(name, sizeof name - 1) == 0) world.host = name;
-  }
+  if (world.host.empty()) world.host = host_name();
   return world;
 }
 

@@ -8,6 +8,7 @@
 #include "fault_file_system.h"
 #include "gpipe/execute/all_ranks.h"
 #include "tests/checkpoint/training.h"
+#include "tests/os/scratch.h"
 #include "tests/transport/ranks.h"
 
 namespace gpipe::test {
@@ -97,6 +98,27 @@ TEST_F(CheckpointRanksTest, AreNotMadeIfOneRankFailsAndTheNextIsTried) {
       });
     }
   }
+}
+
+TEST_F(CheckpointRanksTest, InAFolderThatAnotherProcessHoldsAreRefusedByAll) {
+  std::filesystem::create_directories(folder_);
+  auto other = std::make_unique<OtherLock>(folder_ + "/lock");
+  run_on_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+    Training training(setup(peers));
+    training.steps(1);
+    EXPECT_THAT([&] { training.save(folder_); },
+                ::testing::ThrowsMessage<CheckpointError>(HasSubstr("another training")));
+    CheckpointWriter writer(folder_);
+    EXPECT_THROW(writer.save(training.pipeline, *training.optimizer, training.state()), CheckpointError);
+    any_rank(training.pipeline, false);  // so that both have come here
+    if (peers->world().rank == 0) other.reset();
+    any_rank(training.pipeline, false);
+    writer.save(training.pipeline, *training.optimizer, training.state());
+    EXPECT_EQ(writer.wait()->not_locked, "");
+    EXPECT_FALSE(OtherLock(folder_ + "/lock").is_held());
+    any_rank(training.pipeline, false);
+  });
+  EXPECT_TRUE(OtherLock(folder_ + "/lock").is_held());
 }
 
 TEST_F(CheckpointRanksTest, NeedAFolderThatAllOfThemSee) {

@@ -12,6 +12,7 @@
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/weights.h"
+#include "tests/os/scratch.h"
 #include "training.h"
 
 namespace gpipe {
@@ -459,6 +460,47 @@ TEST_F(CheckpointTest, OfTheWriterThatFailsIsReportedAndTheNextIsTried) {
   EXPECT_EQ(read_manifest(latest_checkpoint(folder_)).step, 1);
   writer.save(training.pipeline, *training.optimizer, training.state());
   EXPECT_EQ(writer.wait()->path, folder_ + "/step-0000000002");
+}
+
+TEST_F(CheckpointTest, BeyondTheLimitOfFileSizesIsAnErrorAndTheTrainingGoesOn) {
+  Training training({2, "sgd"});
+  training.steps(1);
+  training.save(folder_);
+  training.steps(1);
+  {
+    const FileSizeLimit limit(100);
+    EXPECT_THAT([&] { training.save(folder_); },
+                ThrowsMessage<CheckpointError>(AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f"))));
+  }
+  EXPECT_EQ(read_manifest(latest_checkpoint(folder_)).step, 1);
+  training.save(folder_);
+  EXPECT_EQ(read_manifest(latest_checkpoint(folder_)).step, 2);
+}
+
+TEST_F(CheckpointTest, InAFolderThatAnotherProcessHoldsIsRefused) {
+  Training training({1, "sgd"});
+  training.steps(1);
+  EXPECT_EQ(training.save(folder_).not_locked, "");
+  {
+    CheckpointWriter writer(folder_);
+    EXPECT_TRUE(OtherLock(folder_ + "/lock").is_held());
+    writer.save(training.pipeline, *training.optimizer, training.state());
+    EXPECT_FALSE(OtherLock(folder_ + "/lock").is_held());  // until the writer is gone
+    writer.wait();
+    EXPECT_FALSE(OtherLock(folder_ + "/lock").is_held());
+    training.save(folder_);  // of the same process
+    EXPECT_FALSE(OtherLock(folder_ + "/lock").is_held());
+  }
+  EXPECT_TRUE(OtherLock(folder_ + "/lock").is_held());
+  const OtherLock other(folder_ + "/lock");
+  const std::string latest = latest_checkpoint(folder_);
+  EXPECT_THAT([&] { training.save(folder_); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("another training"), HasSubstr("lock"))));
+  CheckpointWriter writer(folder_);
+  EXPECT_THROW(writer.save(training.pipeline, *training.optimizer, training.state()), CheckpointError);
+  EXPECT_EQ(latest_checkpoint(folder_), latest);
+  Training reader({1, "sgd"});
+  EXPECT_EQ(reader.load(folder_).step, 1);  // whoever reads is not kept out
 }
 
 TEST(ContentHashTest, IsThatOfXxhsum) {

@@ -3,6 +3,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -215,6 +216,36 @@ TEST_F(CheckpointFolder, WhatIsDamagedIsPassedOver) {
   add(6);
   EXPECT_FALSE(std::filesystem::exists(folder_ + "/step-0000000004.tmp"));
   EXPECT_TRUE(std::filesystem::exists(folder_ + "/notes.txt"));
+}
+
+TEST_F(CheckpointFolder, WhoseLatestIsNoSmallFileHasALatestAllTheSame) {
+  add(1);
+  add(2);
+  const std::string latest = folder_ + "/latest";
+  std::filesystem::remove(latest);
+  std::filesystem::create_symlink("/dev/zero", latest);
+  EXPECT_EQ(latest_checkpoint(folder_), folder_ + "/step-0000000002");
+  std::filesystem::remove(latest);
+  ASSERT_EQ(mkfifo(latest.c_str(), 0600), 0);
+  EXPECT_EQ(latest_checkpoint(folder_), folder_ + "/step-0000000002");
+  // And it is not replaced either.
+  Manifest manifest;
+  manifest.step = 3;
+  const std::string temporary = begin_checkpoint(real_file_system(), folder_, 3);
+  EXPECT_THAT([&] { commit_checkpoint(real_file_system(), temporary, manifest); },
+              ThrowsMessage<CheckpointError>(HasSubstr("latest is not a plain file")));
+  EXPECT_TRUE(std::filesystem::is_fifo(latest));
+}
+
+TEST_F(CheckpointFolder, WithAManifestThatIsNoFileIsPassedOver) {
+  add(1);
+  const std::string manifest = add(2) + "/manifest.json";
+  std::filesystem::remove(manifest);
+  ASSERT_EQ(mkfifo(manifest.c_str(), 0600), 0);
+  EXPECT_EQ(latest_checkpoint(folder_), folder_ + "/step-0000000001");
+  std::filesystem::remove(manifest);
+  std::filesystem::create_symlink("/dev/zero", manifest);
+  EXPECT_EQ(latest_checkpoint(folder_), folder_ + "/step-0000000001");
 }
 
 TEST_F(CheckpointFolder, ThatCannotBeLookedAtIsAnErrorOfItsOwn) {

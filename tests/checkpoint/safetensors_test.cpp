@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -18,6 +19,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -89,7 +91,8 @@ TEST_F(SafetensorsTest, WhatIsSavedComesBackBitForBit) {
 TEST_F(SafetensorsTest, TheBytesAreThoseOfTheFormat) {
   save_safetensors(path_, {{{"b", torch::tensor({1, 2}, at::kByte)}, {"a", torch::tensor({3}, at::kByte)}}, {}});
   const std::string header =
-      R"({"a":{"data_offsets":[0,1],"dtype":"U8","shape":[1]},"b":{"data_offsets":[1,3],"dtype":"U8","shape":[2]}})";
+      R"({"__metadata__":{"gpipe.data_xxh3":")" + content_hash_of("\x03\x01\x02") +
+      R"("},"a":{"data_offsets":[0,1],"dtype":"U8","shape":[1]},"b":{"data_offsets":[1,3],"dtype":"U8","shape":[2]}})";
   const std::string file = bytes();
   ASSERT_GT(file.size(), 8u);
   EXPECT_EQ(static_cast<std::size_t>(static_cast<unsigned char>(file[0])), file.size() - 8 - 3);
@@ -119,6 +122,45 @@ TEST_F(SafetensorsTest, RefusesWhatIsNotASoundFile) {
         [&] { load_safetensors(write_with_header(R"({"a":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})", "12")); },
         ThrowsMessage<CheckpointError>(HasSubstr("\"a\" is of type U16, which libtorch")));
   }
+}
+
+TEST_F(SafetensorsTest, WhoseDataDoNotHaveTheHashOfTheMetadataAreRefused) {
+  save_safetensors(path_, sample());
+  const std::string whole = bytes();
+  for (const std::size_t from_end : {std::size_t{1}, std::size_t{100}}) {
+    std::string damaged = whole;
+    damaged[damaged.size() - from_end] ^= 1;
+    EXPECT_THAT([&] { load_safetensors(write(damaged)); },
+                ThrowsMessage<CheckpointError>(AllOf(HasSubstr(path_ + " is damaged"), HasSubstr("fetch it again"))));
+  }
+  // The hash is of this very file: it is not handed on, and what somebody gives as such does not count.
+  EXPECT_EQ(load_safetensors(write(whole)).metadata, sample().metadata);
+  Safetensors content = sample();
+  content.metadata[kDataHashKey] = std::string(32, '0');
+  save_safetensors(path_, content);
+  EXPECT_EQ(bytes(), whole);
+}
+
+TEST_F(SafetensorsTest, OfOtherProgramsHaveNoHashAndLoad) {
+  const std::string header = R"({"__metadata__":{"format":"pt"},"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
+  const Safetensors content = load_safetensors(write_with_header(header, "x"));
+  EXPECT_EQ(content.metadata, (std::map<std::string, std::string>{{"format", "pt"}}));
+  EXPECT_EQ(content.tensors.at(0).second.item<int>(), 'x');
+}
+
+TEST_F(SafetensorsTest, AreNotPutInThePlaceOfWhatIsNoPlainFile) {
+  const std::string pipe = folder_ / "pipe";
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  std::filesystem::create_symlink("none", folder_ / "link");
+  for (const char* name : {"pipe", "link"}) {
+    EXPECT_THAT([&] { save_safetensors(folder_ / name, sample()); },
+                ThrowsMessage<CheckpointError>(HasSubstr("is not a plain file")));
+  }
+  std::filesystem::create_symlink("none", folder_ / "model.safetensors.index.json");
+  EXPECT_THROW(save_safetensors_set(folder_, sample(), 1000), CheckpointError);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "model.safetensors.index.json"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+  EXPECT_EQ(num_files(), 3u);
 }
 
 TEST_F(SafetensorsTest, TensorsCanBeChangedAndTheFileStaysAsItIs) {

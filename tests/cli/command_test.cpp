@@ -8,6 +8,7 @@
 #include <string>
 
 #include "run_command.h"
+#include "tests/os/scratch.h"
 
 namespace gpipe::cli {
 namespace {
@@ -133,6 +134,15 @@ TEST(Command, FailsWhenStandardOutputIsFull) {
     EXPECT_EQ(outcome.exit_code, 2) << arguments.front();
     EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output: No space left on device"));
   }
+}
+
+TEST(Command, FailsWhenStandardOutputMayNotGrow) {
+  const TemporaryFolder folder;
+  const std::string out = folder.write("out", "");
+  const FileSizeLimit limit(1000);
+  const Outcome outcome = run_gpipe_into(out, {"schedule", "gpipe", "--stages", "4", "--micro-batches", "9000"});
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output: File too large"));
 }
 
 TEST(Command, SaysNothingWhenItsReaderGoesAway) {

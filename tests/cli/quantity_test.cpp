@@ -131,11 +131,5 @@ TEST(Quantity, SecondsAreShownInTheUnitThatSuitsThem) {
   EXPECT_EQ(format_seconds(0.0005, time_unit(2)), "0.0005");
 }
 
-TEST(Quantity, ControlCharactersAreMadeVisible) {
-  EXPECT_EQ(printable("a\x1b[31mb\n"), "a\\x1b[31mb\n");
-  EXPECT_EQ(printable(std::string("\0\t\x7f", 3)), "\\x00\\x09\\x7f");
-  EXPECT_EQ(printable("gr\xc3\xbc\xc3\x9f"), "gr\xc3\xbc\xc3\x9f");
-}
-
 }  // namespace
 }  // namespace gpipe::cli

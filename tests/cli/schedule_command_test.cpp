@@ -1,14 +1,19 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
+#include <filesystem>
+#include <future>
 #include <string>
 
 #include "gpipe/schedule/registry.h"
 #include "run_command.h"
+#include "tests/os/scratch.h"
 
 namespace gpipe::cli {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
@@ -191,6 +196,46 @@ TEST(ScheduleCommand, WritesAFileAndNeverOverwritesItUnasked) {
 
   EXPECT_EQ(run_gpipe(schedule("1f1b", {"--output", file, "--force"})).exit_code, 0);
   EXPECT_THAT(read_file(file), StartsWith("F0 F1 F2 F3 B0"));
+}
+
+TEST(ScheduleCommand, WritesIntoAPipeAndReplacesNothingButPlainFiles) {
+  const TemporaryFolder folder;
+  folder.write("file", "old");
+  std::filesystem::create_symlink("file", folder.path("link"));
+  std::filesystem::create_symlink("none", folder.path("dangling"));
+  for (const char* name : {"link", "dangling"}) {
+    const Outcome outcome = run_gpipe(schedule("gpipe", {"--output", folder.path(name), "--force"}));
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("it is a link, not a plain file"), HasSubstr("name another file")));
+    EXPECT_TRUE(std::filesystem::is_symlink(folder.path(name)));
+  }
+  EXPECT_EQ(read_file(folder.path("file")), "old");
+  const std::string pipe = folder.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  auto reader = std::async(std::launch::async, [&] { return read_file(pipe); });
+  const Outcome outcome = run_gpipe(schedule("gpipe", {"--output", pipe, "--force"}));
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(reader.get(), StartsWith("F0 F1 F2 F3"));
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+}
+
+TEST(ScheduleCommand, ThatFailsToWriteLeavesTheOldFile) {
+  const TemporaryFolder folder;
+  const std::string file = folder.write("schedule.txt", "old");
+  const Arguments large = {"schedule", "gpipe", "--stages", "4", "--micro-batches", "9000", "--output"};
+  Arguments forced = large;
+  forced.insert(forced.end(), {file, "--force"});
+  Arguments fresh = large;
+  fresh.push_back(folder.path("new"));
+  const FileSizeLimit limit(1000);
+  for (const Arguments& arguments : {forced, fresh}) {
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("File too large"));
+  }
+  EXPECT_EQ(read_file(file), "old");
+  EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path("")), std::filesystem::directory_iterator()),
+            1);
 }
 
 TEST(ScheduleCommand, NamesTheFileItCannotWrite) {

@@ -1,4 +1,5 @@
 // gpipe launch: what the ranks find, what is printed, how it ends.
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -6,13 +7,18 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <filesystem>
 #include <map>
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "gpipe/launch/output_queue.h"
+#include "gpipe/os/file_descriptor.h"
 #include "run_command.h"
 #include "tests/launch/running_command.h"
+#include "tests/os/scratch.h"
 
 namespace gpipe::cli {
 namespace {
@@ -261,8 +267,52 @@ TEST(Launch, EndsWhenNobodyReadsItsOutput) {
 
 TEST(Launch, SaysThatItsOutputHasNoRoom) {
   const Outcome outcome = run_gpipe_into("/dev/full", {"launch", "-n", "1", "--", "echo", "hello"});
-  EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("No space left on device"));
+  EXPECT_EQ(outcome.exit_code, 0);  // that of the rank
+  EXPECT_THAT(outcome.err, HasSubstr("cannot write to standard output: No space left on device"));
+  EXPECT_EQ(run_gpipe_into("/dev/full", {"launch", "-n", "1", "--", "sh", "-c", "echo hello; exit 7"}).exit_code, 7);
+}
+
+TEST(Launch, DropsWhatHasNoRoomSaysSoOnceAndTheRanksGoOn) {
+  const TemporaryFolder folder;
+  const std::string script =
+      "for line in $(seq 2000); do echo line $line; done; : > " + folder.path("done-") + "$GPIPE_RANK; echo end >&2";
+  const std::string out = folder.write("out", "");
+  Outcome outcome;
+  {
+    const FileSizeLimit limit(1000);
+    outcome = run_gpipe_into(out, {"launch", "-n", "2", "--", "/bin/sh", "-c", script});
+  }
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_TRUE(std::filesystem::exists(folder.path("done-0")));
+  EXPECT_TRUE(std::filesystem::exists(folder.path("done-1")));
+  EXPECT_EQ(read_file(out).size(), 1000u);
+  EXPECT_THAT(
+      sorted_lines(outcome.err),
+      ElementsAre("[0] end", "[1] end",
+                  "gpipe: cannot write to standard output: File too large; what has no room is dropped, and the "
+                  "ranks go on"));
+}
+
+TEST(Launch, GoesOnWritingWhenThereIsRoomAgain) {
+  OutputQueue queue;
+  const TemporaryFolder folder;
+  const FileDescriptor file(open(folder.path("out").c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
+  const auto write_all = [&] {
+    while (!queue.empty()) queue.write_some();
+  };
+  {
+    const FileSizeLimit limit(10);
+    for (const char* line : {"1234567\n", "abcdefg\n", "dropped\n"}) {
+      queue.add(file.get(), line);
+      write_all();
+    }
+  }
+  queue.add(file.get(), "again\n");
+  queue.add(file.get(), "and again\n");
+  write_all();
+  EXPECT_EQ(read_file(folder.path("out")), "1234567\nab\nagain\nand again\n");
+  EXPECT_EQ(queue.error(), EFBIG);
+  EXPECT_EQ(queue.error_fd(), file.get());
 }
 
 void expect_bad_usage(const Outcome& outcome, const std::string& message) {

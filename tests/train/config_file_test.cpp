@@ -3,6 +3,9 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+
+#include <future>
 
 #include "gpipe/error.h"
 #include "scratch_folder.h"
@@ -14,6 +17,7 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::ThrowsMessage;
 
 struct Program {
   CLI::App app{"", "program"};
@@ -160,6 +164,41 @@ TEST_F(ConfigFile, RefusesValuesThatAreNone) {
   EXPECT_THAT(refusal("{\"lr\": {}}", 0), HasSubstr("\"lr\" is an object"));
   EXPECT_THAT(refusal("{\"balance\": [1, [2]]}", 0), HasSubstr("\"balance\" is an array"));
   EXPECT_THAT(refusal("{\"balance\": []}", 0), HasSubstr("is an empty list"));
+}
+
+TEST_F(ConfigFile, RefusesJsonThatIsNoObject) {
+  for (const char* text : {"5", "[]", "\"x\"", "null", "true", "[1, 2]\n", " 5\n", "\"lr = 1\""}) {
+    EXPECT_THAT(refusal(text, 1), HasSubstr("a configuration in JSON is one object, such as {\"stages\": 4}")) << text;
+  }
+  EXPECT_THAT(refusal("[]", 1), HasSubstr("this is a JSON array"));
+}
+
+TEST_F(ConfigFile, RefusesLinesThatAreNoOption) {
+  EXPECT_THAT(refusal("lr = 1\n5\n", 2), HasSubstr("'5' is no option"));
+  EXPECT_THAT(refusal("[]\nlr = 1\n", 1), HasSubstr("'[]' is no option"));
+  Program program;
+  read(program, "balance = [1,\n2,\n3\n]\nlr = 1e-3\n");
+  EXPECT_THAT(program.balance, ElementsAre("1", "2", "3"));
+}
+
+TEST_F(ConfigFile, ThatDoesNotEndIsRefusedWithTheLimit) {
+  std::filesystem::create_symlink("/dev/zero", folder_.path("endless"));
+  Program program;
+  EXPECT_THAT(
+      [&] {
+        program.run({"--config", folder_.path("endless")});
+      },
+      ThrowsMessage<ParseError>(AllOf(HasSubstr(folder_.path("endless")), HasSubstr("holds more than 16 MiB"))));
+}
+
+TEST_F(ConfigFile, MayBeAPipeOfTheShell) {
+  const std::string pipe = folder_.path("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  auto writer = std::async(std::launch::async, [&] { std::ofstream(pipe) << "stages = 7\n"; });
+  Program program;
+  program.run({"--config", pipe});
+  writer.get();
+  EXPECT_EQ(program.stages, 7);
 }
 
 TEST_F(ConfigFile, RefusesSections) {

@@ -8,6 +8,7 @@
 
 #include "gpipe/error.h"
 #include "scratch_folder.h"
+#include "tests/os/scratch.h"
 
 namespace gpipe::train {
 namespace {
@@ -63,6 +64,25 @@ TEST(MetricsLog, GoesOnBehindTheStepThatIsResumed) {
   EXPECT_EQ(content_of(path), lines + "{\"step\":3,\"loss\":4.0}\n");
   MetricsLog::resume(folder.path("new"), 2).append(step(3, 4));
   EXPECT_EQ(content_of(folder.path("new")), "{\"step\":3,\"loss\":4.0}\n");
+}
+
+TEST(MetricsLog, ReplacesNothingButPlainFiles) {
+  const ScratchFolder folder;
+  folder.write("log", "old\n");
+  std::filesystem::create_symlink("log", folder.path("link"));
+  EXPECT_THAT(refusal([&] { MetricsLog(folder.path("link"), true); }), HasSubstr("it is a link, not a plain file"));
+  EXPECT_THAT(refusal([&] { MetricsLog::resume(folder.path("link"), 2); }), HasSubstr("it is a link"));
+  EXPECT_EQ(content_of(folder.path("log")), "old\n");
+}
+
+TEST(MetricsLog, ThatCannotGoOnLeavesTheOldFile) {
+  const ScratchFolder folder;
+  std::string lines;
+  for (int number = 1; number <= 20; ++number) lines += to_json(step(number, 1)) + "\n";
+  const std::string path = folder.write("log", lines);
+  const FileSizeLimit limit(100);
+  EXPECT_THAT(refusal([&] { MetricsLog::resume(path, 20); }), HasSubstr("File too large"));
+  EXPECT_EQ(content_of(path), lines);
 }
 
 TEST(MetricsLog, SaysWhyItCannotWrite) {

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <filesystem>
@@ -11,6 +12,7 @@
 
 #include "run_command.h"
 #include "tests/launch/running_command.h"
+#include "tests/os/scratch.h"
 #include "tests/train/image_files.h"
 
 namespace gpipe::cli {
@@ -215,6 +217,144 @@ TEST_F(ResumeLm, InspectAndConvertTreatEverySetAlikeAndNoCheckpointIsConvertedIn
 }
 
 // Evaluation takes much longer than a step, and an epoch is one step.
+TEST_F(ResumeLm, ASecondTrainingInTheFolderIsRefusedAndTheFirstGoesOn) {
+  Arguments words =
+      command({"--steps", "100000", "--checkpoint-every", "1", "--keep-last", "2", "--checkpoint-dir", run_});
+  words.insert(words.begin(), GPIPE_COMMAND);
+  RunningCommand first(words);
+  ASSERT_TRUE(first.prints("step 2/"));
+  for (const char* how : {"--resume", "--force"}) {
+    const Outcome second = train({"--steps", "100000", "--checkpoint-dir", run_, how});
+    EXPECT_EQ(second.exit_code, 1) << second.out;
+    EXPECT_THAT(second.err, AllOf(HasSubstr("another training saves its checkpoints here: process "),
+                                  HasSubstr(" on host "), HasSubstr("name another folder")));
+  }
+  // Whoever reads is not kept out.
+  EXPECT_EQ(run_gpipe({"generate", "--weights", run_, "--prompt", "the cat", "--length", "3"}).exit_code, 0);
+  first.send(SIGTERM);
+  const Outcome ended = first.finish();
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("interrupted after step"));
+  EXPECT_THAT(ended.out, Not(HasSubstr("was not saved")));
+  const Outcome resumed = train({"--steps", "1", "--checkpoint-dir", run_, "--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(ResumeLm, TheFolderOfATrainingThatWasKilledIsFreeAtOnce) {
+  Arguments words = command({"--steps", "100000", "--checkpoint-every", "1", "--checkpoint-dir", run_});
+  words.insert(words.begin(), GPIPE_COMMAND);
+  RunningCommand first(words);
+  ASSERT_TRUE(first.prints("step 2/"));
+  first.send(SIGKILL);
+  EXPECT_EQ(first.finish().exit_code, 128 + SIGKILL);
+  const Outcome resumed = train({"--steps", "1", "--checkpoint-dir", run_, "--resume"});
+  EXPECT_EQ(resumed.exit_code, 0) << resumed.err;
+}
+
+TEST_F(ResumeLm, AFolderThatCannotBeLockedIsToldOfAndTheTrainingGoesOn) {
+  std::filesystem::create_directory(run_);
+  std::filesystem::create_directory(run_ + "/lock");  // as good as a file system without locks
+  const Outcome outcome = train({"--steps", "1", "--checkpoint-dir", run_});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("note: " + run_ + " cannot be locked (Is a directory)"));
+}
+
+TEST_F(ResumeLm, SavedWeightsThatAreDamagedAreToldByWhoeverReadsThem) {
+  const std::string weights = folder_.path("weights.safetensors");
+  ASSERT_EQ(train({"--steps", "1", "--save", weights}).exit_code, 0);
+  const Outcome sound = run_gpipe({"inspect", weights});
+  EXPECT_EQ(sound.exit_code, 0) << sound.err;
+  EXPECT_THAT(sound.out, AllOf(HasSubstr("sound"), Not(HasSubstr("DAMAGED"))));
+  damage(weights);
+  const Outcome inspected = run_gpipe({"inspect", weights});
+  EXPECT_EQ(inspected.exit_code, 1);
+  EXPECT_THAT(inspected.out, HasSubstr("DAMAGED"));
+  EXPECT_EQ(nlohmann::json::parse(run_gpipe({"inspect", weights, "--json"}).out).at("sound"), false);
+  const std::string to = folder_.path("to.safetensors");
+  for (const Arguments& arguments : {Arguments{"convert", weights, to},
+                                     {"generate", "--weights", weights, "--prompt", "the"},
+                                     {"eval", "--weights", weights},
+                                     command({"--steps", "1", "--weights", weights})}) {
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 1) << arguments.front();
+    EXPECT_THAT(outcome.err, HasSubstr(weights + " is damaged")) << arguments.front();
+  }
+  EXPECT_FALSE(std::filesystem::exists(to));
+}
+
+TEST_F(ResumeLm, ConvertReplacesNothingButPlainFiles) {
+  const std::string weights = folder_.path("weights.safetensors");
+  ASSERT_EQ(train({"--steps", "1", "--save", weights}).exit_code, 0);
+  folder_.write("file", "mine");
+  std::filesystem::create_symlink("file", folder_.path("link"));
+  std::filesystem::create_symlink("/dev/null", folder_.path("device"));
+  ASSERT_EQ(mkfifo(folder_.path("pipe").c_str(), 0600), 0);
+  for (const char* name : {"link", "device", "pipe"}) {
+    for (const Arguments& arguments : {Arguments{"convert", weights, folder_.path(name), "--force"},
+                                       command({"--steps", "1", "--force", "--save", folder_.path(name)})}) {
+      const Outcome outcome = run_gpipe(arguments);
+      EXPECT_EQ(outcome.exit_code, 2) << name;
+      EXPECT_EQ(outcome.out, "");
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr("not a plain file"), HasSubstr("name another file"))) << name;
+    }
+  }
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_.path("link")));
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_.path("device")));
+  EXPECT_TRUE(std::filesystem::is_fifo(folder_.path("pipe")));
+  EXPECT_EQ(read_file(folder_.path("file")), "mine");
+  const Outcome replaced = run_gpipe({"convert", weights, folder_.path("file"), "--force"});
+  EXPECT_EQ(replaced.exit_code, 0) << replaced.err;
+  EXPECT_EQ(read_file(folder_.path("file")), read_file(weights));
+}
+
+TEST_F(ResumeLm, BeyondTheLimitOfFileSizesNothingIsLostWithoutAWord) {
+  const std::string weights = folder_.path("weights.safetensors");
+  ASSERT_EQ(train({"--steps", "1", "--save", weights}).exit_code, 0);
+  const std::string before = read_file(weights);
+  {
+    const FileSizeLimit limit(10000);
+    for (const Arguments& arguments :
+         {command({"--steps", "1", "--save", weights, "--force"}), Arguments{"convert", weights, weights, "--force"},
+          command({"--steps", "1", "--checkpoint-dir", run_})}) {
+      const Outcome outcome = run_gpipe(arguments);
+      EXPECT_EQ(outcome.exit_code, 1) << arguments.front();
+      EXPECT_THAT(outcome.err, HasSubstr("File too large")) << arguments.front();
+    }
+  }
+  EXPECT_TRUE(read_file(weights) == before);
+}
+
+TEST_F(ResumeLm, ALatestThatIsNoFileKeepsNobodyWaiting) {
+  train_in_run("2");
+  std::filesystem::remove(run_ + "/latest");
+  std::filesystem::create_symlink("/dev/zero", run_ + "/latest");
+  EXPECT_EQ(run_gpipe({"inspect", run_}).exit_code, 0);
+  std::filesystem::remove(run_ + "/latest");
+  ASSERT_EQ(mkfifo((run_ + "/latest").c_str(), 0600), 0);
+  EXPECT_EQ(run_gpipe({"inspect", run_}).exit_code, 0);
+}
+
+TEST(Inspect, PrintsNothingThatTurnsALineAround) {
+  const TemporaryFolder folder;
+  const std::string header =
+      "{\"__metadata__\":{\"ke\u202ey\":\"a\u2066b\u200f\u200bc\"},"
+      "\"w\u202e\u061c\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}";
+  std::string length(8, '\0');
+  length[0] = static_cast<char>(header.size());
+  const std::string file = folder.write("hostile\u202efile", length + header + "x");
+  for (const Arguments& arguments : {Arguments{"inspect", file}, {"inspect", file, "--json"}}) {
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    for (const char* mark : {"\u202e", "\u2066", "\u200f", "\u200b", "\u061c"}) {
+      EXPECT_THAT(outcome.out, Not(HasSubstr(mark)));
+    }
+    EXPECT_THAT(outcome.out, AllOf(HasSubstr("w\\u202e\\u061c"), HasSubstr("a\\u2066b\\u200f\\u200bc")));
+  }
+  const auto json = nlohmann::json::parse(run_gpipe({"inspect", file, "--json"}).out);
+  EXPECT_EQ(json.at("path"), file);
+  EXPECT_EQ(json.at("tensors").at(0).at("name"), "w\u202e\u061c");
+}
+
 TEST(ResumeImage, AnEvaluationDoesNotHoldUpWhoEndsTheTraining) {
   const TemporaryFolder folder;
   write_images(folder, "train", 16);

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/handshake.h"
 
 namespace gpipe {

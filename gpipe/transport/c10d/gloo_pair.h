@@ -9,7 +9,7 @@
 #include <memory>
 #include <mutex>
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 #if __has_include(<gloo/transport/tcp/listener.h>)
 

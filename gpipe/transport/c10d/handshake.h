@@ -14,7 +14,7 @@
 #include <cstdint>
 #include <string>
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/proof.h"
 #include "gpipe/transport/c10d/socket.h"
 

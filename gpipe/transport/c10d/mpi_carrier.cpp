@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/sigpipe_scope.h"
+#include "gpipe/os/blocked_signal.h"
 #include "gpipe/transport/c10d/socket.h"
 
 namespace gpipe {
@@ -106,7 +106,7 @@ MPI_Comm make_communicator(const World& world) {
 class Watch {
  public:
   Watch(c10d::ProcessGroupGloo& group, int peer) {
-    const SigpipeScope scope;
+    const BlockedSignal scope(SIGPIPE);
     std::vector<at::Tensor> tensors = {at::empty({1}, at::kByte)};
     work_ = group.recv(tensors, peer, kWatchTag);
     thread_ = std::thread([this] {

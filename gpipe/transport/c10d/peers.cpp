@@ -12,8 +12,8 @@
 
 #include "gpipe/launch/network.h"
 #include "gpipe/launch/restart.h"
+#include "gpipe/os/blocked_signal.h"
 #include "gpipe/transport/c10d/handshake.h"
-#include "gpipe/transport/c10d/sigpipe_scope.h"
 
 namespace gpipe {
 namespace {
@@ -100,7 +100,7 @@ void Peers::connect_carrier() {
 }
 
 void Peers::connect_gloo() {
-  const SigpipeScope scope;  // also for the threads that Gloo and c10d start
+  const BlockedSignal scope(SIGPIPE);  // Gloo and c10d write without keeping it away, also in threads of theirs
   device_ = ProvenDevice::make({own_address_, world_.secret, world_.timeout_seconds});
   auto options = c10d::ProcessGroupGloo::Options::create(to_milliseconds(world_.timeout_seconds));
   options->devices = {device_};

@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/transport/c10d/sigpipe_scope.h"
+#include "gpipe/os/blocked_signal.h"
 #include "gpipe/transport/channel.h"
 
 namespace gpipe {
@@ -160,7 +160,7 @@ void FlowSender::put(const Packet& packet) {
   std::vector<Work> works;
   std::exception_ptr error;
   try {
-    const SigpipeScope scope;
+    const BlockedSignal scope(SIGPIPE);
     works.push_back(peers_.header_carrier().send(bytes_tensor(std::move(sent.header)), options_.peer, options_.id));
     for (const at::Tensor& bytes : sent.payload) {
       works.push_back(peers_.carrier().send(bytes, options_.peer, options_.id));
@@ -190,7 +190,7 @@ void FlowSender::reset(std::int64_t) {
 }
 
 void FlowSender::run() {
-  const SigpipeScope scope;
+  const BlockedSignal scope(SIGPIPE);
   while (true) {
     {
       std::unique_lock<std::mutex> lock(mutex_);
@@ -280,7 +280,7 @@ bool FlowReceiver::receive(ReceivedPacket& received) {
 }
 
 void FlowReceiver::run() {
-  const SigpipeScope scope;
+  const BlockedSignal scope(SIGPIPE);
   try {
     while (true) {
       {

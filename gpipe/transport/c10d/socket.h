@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/launch/file_descriptor.h"
+#include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {
 

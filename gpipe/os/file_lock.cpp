@@ -1,0 +1,83 @@
+#include "gpipe/os/file_lock.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <utility>
+
+#include "gpipe/os/host_name.h"
+#include "gpipe/os/output_path.h"
+#include "gpipe/os/small_file.h"
+
+namespace gpipe {
+namespace {
+
+using FileId = std::pair<dev_t, ino_t>;
+
+// The locks of this process. A lock belongs to an open file: a second one of this process would be refused.
+struct HeldLocks {
+  std::mutex mutex;
+  std::map<FileId, std::weak_ptr<const FileLock>> of_file;
+};
+
+HeldLocks& held_locks() {
+  static auto* const locks = new HeldLocks;  // never destroyed: threads may end after main
+  return *locks;
+}
+
+}  // namespace
+
+std::shared_ptr<const FileLock> FileLock::take(const std::string& path) {
+  HeldLocks& held = held_locks();
+  const std::lock_guard<std::mutex> guard(held.mutex);
+  const std::shared_ptr<FileLock> lock(new FileLock);
+  struct stat status {};
+  lock->file_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
+  if (!lock->file_.is_open() || fstat(lock->file_.get(), &status) != 0) {
+    lock->problem_ = std::strerror(errno);
+  } else if (!S_ISREG(status.st_mode)) {
+    lock->problem_ = "it is not a plain file";
+  } else {
+    std::weak_ptr<const FileLock>& known = held.of_file[{status.st_dev, status.st_ino}];
+    if (std::shared_ptr<const FileLock> shared = known.lock()) return shared;
+    lock->lock();
+    if (lock->is_held()) known = lock;
+  }
+  if (!lock->problem_.empty()) lock->file_.reset();
+  return lock;
+}
+
+void FileLock::lock() {
+  int result = 0;
+  while ((result = flock(file_.get(), LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
+  }
+  if (result == 0) {
+    write_holder();
+    return;
+  }
+  if (errno == EWOULDBLOCK) {
+    constexpr std::size_t kMostBytes = 1024;
+    const std::string text = read_small_stream(file_.get(), kMostBytes).content;
+    holder_ = text.substr(0, text.find('\n'));
+    if (holder_.empty()) holder_ = "another process";
+  } else {
+    problem_ = std::strerror(errno);
+  }
+  file_.reset();
+}
+
+// For messages only, so that it is no failure if it cannot be written.
+void FileLock::write_holder() const {
+  const std::string text = fmt::format("process {} on host {}\n", getpid(), host_name());
+  if (ftruncate(file_.get(), 0) != 0 || !write_all(file_.get(), text.data(), text.size())) return;
+  fsync(file_.get());  // so that other hosts see it
+}
+
+}  // namespace gpipe

@@ -1,0 +1,38 @@
+// FileLock: a file that one process at a time holds. The kernel releases it when that process ends, however it ends.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "gpipe/os/file_descriptor.h"
+
+namespace gpipe {
+
+// Note [How a folder is held]
+// ~~~~~~~~~~~~~~~~~~~~~~~~~~~
+// The lock is flock(2) on a file that holds, for messages, the host and the process that took it last. On NFS, Linux passes it
+// on to the server, so that hosts see each other's. The file stays when the lock is released: to remove it would leave two
+// processes with a lock each, on two files of one name. A process that is forked off without executing another program
+// shares the lock, and keeps it until it ends as well.
+class FileLock {
+ public:
+  // Takes the lock without waiting; makes the file if there is none. Whoever asks again in this process shares it. Never null.
+  static std::shared_ptr<const FileLock> take(const std::string& path);
+
+  bool is_held() const { return file_.is_open(); }
+  // If another process holds it: "process 4711 on host alpha", as far as that is known; else empty.
+  const std::string& holder() const { return holder_; }
+  // Why nobody can hold it, as on a file system without locks; empty if somebody does.
+  const std::string& problem() const { return problem_; }
+
+ private:
+  FileLock() = default;
+  void lock();
+  void write_holder() const;
+
+  FileDescriptor file_;
+  std::string holder_;
+  std::string problem_;
+};
+
+}  // namespace gpipe
