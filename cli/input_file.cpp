@@ -1,6 +1,7 @@
 #include "cli/input_file.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -17,10 +18,11 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 int close_file(std::FILE* file) { return file == stdin ? 0 : std::fclose(file); }
 
-[[noreturn]] void throw_unreadable(const std::string& path, int error) {
-  throw UsageError(fmt::format("cannot read {}: {}", input_name(path), std::strerror(error)),
-                   "name a file that exists, or '-' for standard input");
+[[noreturn]] void throw_unreadable(const std::string& path, int error, const char* hint) {
+  throw UsageError(fmt::format("cannot read {}: {}", input_name(path), std::strerror(error)), hint);
 }
+
+constexpr const char* kNameAFile = "name a file that exists, or '-' for standard input";
 
 }  // namespace
 
@@ -29,7 +31,7 @@ std::string input_name(const std::string& path) { return path == "-" ? "standard
 std::string read_input_file(const std::string& path) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(path == "-" ? stdin : std::fopen(path.c_str(), "rb"),
                                                              close_file);
-  if (file == nullptr) throw_unreadable(path, errno);
+  if (file == nullptr) throw_unreadable(path, errno, kNameAFile);
   std::string content;
   char block[1 << 16];
   for (std::size_t size; (size = std::fread(block, 1, sizeof block, file.get())) > 0;) {
@@ -39,8 +41,14 @@ std::string read_input_file(const std::string& path) {
     }
     content.append(block, size);
   }
-  if (std::ferror(file.get()) != 0) throw_unreadable(path, errno);
+  if (std::ferror(file.get()) != 0) throw_unreadable(path, errno, kNameAFile);
   return content;
+}
+
+void require_input(const std::string& path) {
+  struct stat ignored;
+  if (stat(path.c_str(), &ignored) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+  throw_unreadable(path, errno, "check the path; name a file that exists");
 }
 
 Schedule read_schedule(const std::string& path) {
@@ -61,7 +69,7 @@ Profile read_profile(const std::string& path) {
     return parse_profile(json);
   } catch (const Error& error) {
     throw UsageError(fmt::format("{}: {}", input_name(path), error.what()),
-                     "a profile is JSON with the costs of each layer; examples/profile.json is one");
+                     "a profile is JSON with the costs of each layer, as gpipe profile writes it");
   }
 }
 

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/help.h"
+#include "cli/input_file.h"
 #include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
@@ -234,6 +235,7 @@ struct InspectCommand {
 };
 
 int run_inspect(const InspectCommand& command) {
+  cli::require_input(command.path);
   const bool is_another = warn_of_damaged(command.path);
   const Inspection inspection = inspect(command.path);
   cli::print(command.json ? cli::to_text(to_json(inspection)) : describe(inspection));
@@ -269,6 +271,7 @@ void write_set(const std::string& folder, const Safetensors& content, std::int64
 
 int run_convert(const ConvertCommand& command) {
   namespace fs = std::filesystem;
+  cli::require_input(command.from);
   warn_of_damaged(command.from);
   const Safetensors content = load_model(command.from);
   const bool is_set = command.shard_bytes != 0;
