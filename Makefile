@@ -12,7 +12,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps test-torch2
+.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps test-torch2
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -22,8 +22,10 @@ help: ## list these targets
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)
 
-test: build ## build and run every test
-	@$(CTEST) --test-dir build
+test: processes-deps docs-deps build ## build and run every test; tell which were skipped, and why
+	@status=0; $(CTEST) --test-dir build --output-junit $(CURDIR)/build/tests.xml || status=$$?; \
+	  if command -v python3 >/dev/null; then scripts/skipped-tests build/tests.xml || status=1; \
+	  else echo 'there is no python3 to tell which tests were skipped, and why: build/tests.xml says it'; fi; exit $$status
 
 test-torch2: ## make a root of Debian 13, and build and run every test in it, against libtorch 2; as root
 	@scripts/test-debian13 --jobs $(JOBS)
@@ -106,7 +108,7 @@ build/fuzz/build.ninja: | core-deps fuzz-deps
 	  -DCMAKE_CXX_COMPILER=clang++ -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_FUZZERS=ON -DGPIPE_BUILD_TESTS=OFF \
 	  -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_DATA=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
-core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps:
+core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps:
 ifneq ($(DEPS),no)
 	@scripts/install-deps $(@:-deps=)
 endif

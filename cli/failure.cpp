@@ -7,22 +7,22 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/one_voice.h"
+#include "cli/option_names.h"
+#include "cli/parse.h"
 #include "cli/terminal.h"
-#include "cli/unknown_argument.h"
 #include "gpipe/schedule/validate.h"
 
 namespace gpipe::cli {
+
+int report_usage(const std::string& message, const std::string& hint) {
+  if (!is_told_by_the_first_rank()) print_error(message, hint);
+  return kBadUsage;
+}
+
 namespace {
 
 constexpr const char* kReport = "this is a defect of gpipe: please report it with the command that led here";
-
-std::string see_help(const CLI::App& app) {
-  std::string words = "--help";
-  for (const CLI::App* command = &named_command(app); command != nullptr; command = command->get_parent()) {
-    words = fmt::format("{} {}", command->get_name(), words);
-  }
-  return fmt::format("see '{}'", words);
-}
 
 // CLI11's words for a value too few or too many, as "--stages: 1 required K missing", in ours.
 std::string describe(const CLI::ParseError& error) {
@@ -40,8 +40,7 @@ int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
   } else if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
     print(fmt::format("{}\n", error.what()));
   } else {
-    print_error(describe(error), see_help(app));
-    return kBadUsage;
+    return report_usage(describe(error), see_help(app));
   }
   flush_output();
   return kDone;
@@ -57,16 +56,15 @@ int rethrow(const CLI::App& app) {
   try {
     throw;
   } catch (const UsageError& error) {
-    print_error(error.what(), error.hint());
-    return kBadUsage;
+    return report_usage(with_option_names(error.what(), app), error.hint());
   } catch (const ScheduleError& error) {
     print_error(error.what(), "'gpipe check' explains what a schedule has to fulfil");
     return kNegativeAnswer;
   } catch (const InfeasibleError& error) {
-    print_error(error.what(), describe_remedy(error));
+    print_error(with_option_names(error.what(), app), describe_remedy(error));
     return kNegativeAnswer;
   } catch (const Error& error) {
-    print_error(error.what(), see_help(app));
+    print_error(with_option_names(error.what(), app), see_help(app));
     return kBadUsage;
   } catch (const CLI::ParseError& error) {
     return print_parse_result(app, error);

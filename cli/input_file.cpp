@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -16,10 +17,11 @@ namespace {
 
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
-[[noreturn]] void throw_unreadable(const std::string& path, int error) {
-  throw UsageError(fmt::format("cannot read {}: {}", input_name(path), std::strerror(error)),
-                   "name a file that exists, or '-' for standard input");
+[[noreturn]] void throw_unreadable(const std::string& path, int error, const char* hint) {
+  throw UsageError(fmt::format("cannot read {}: {}", input_name(path), std::strerror(error)), hint);
 }
+
+constexpr const char* kNameAFile = "name a file that exists, or '-' for standard input";
 
 }  // namespace
 
@@ -29,15 +31,21 @@ std::string read_input_file(const std::string& path) {
   FileDescriptor opened;
   if (path != "-") {
     opened.reset(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY));
-    if (!opened.is_open()) throw_unreadable(path, errno);
+    if (!opened.is_open()) throw_unreadable(path, errno, kNameAFile);
   }
   SmallFile file = read_small_stream(path == "-" ? STDIN_FILENO : opened.get(), kMostBytes);
-  if (file.error != 0) throw_unreadable(path, file.error);
+  if (file.error != 0) throw_unreadable(path, file.error, kNameAFile);
   if (!file.is_read()) {
     throw UsageError(fmt::format("{} {}", input_name(path), file.problem),
                      "nothing that gpipe reads is that large; is it the right file?");
   }
   return std::move(file.content);
+}
+
+void require_input(const std::string& path) {
+  struct stat ignored;
+  if (stat(path.c_str(), &ignored) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
+  throw_unreadable(path, errno, "check the path; name a file that exists");
 }
 
 Schedule read_schedule(const std::string& path) {
@@ -58,7 +66,7 @@ Profile read_profile(const std::string& path) {
     return parse_profile(json);
   } catch (const Error& error) {
     throw UsageError(fmt::format("{}: {}", input_name(path), error.what()),
-                     "a profile is JSON with the costs of each layer; examples/profile.json is one");
+                     "a profile is JSON with the costs of each layer, as gpipe profile writes it");
   }
 }
 

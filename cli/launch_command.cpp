@@ -73,6 +73,13 @@ std::string describe_failure(const RankFailure& failure) {
                                          : fmt::format("ended with exit code {}", failure.exit_code));
 }
 
+// A command of gpipe that was used badly: what it has said is short, and stands right above.
+bool is_bad_usage_of_gpipe(const RankFailure& failure) {
+  constexpr std::string_view kOurs = "gpipe: ";
+  return failure.signal == 0 && failure.exit_code == kBadUsage && !failure.last_lines.empty() &&
+         std::string_view(failure.last_lines.front()).substr(0, kOurs.size()) == kOurs;
+}
+
 void print_failure(const LaunchResult& result, bool has_others) {
   const RankFailure& failure = *result.failure;
   std::string message = describe_failure(failure);
@@ -81,6 +88,10 @@ void print_failure(const LaunchResult& result, bool has_others) {
     return;
   }
   if (has_others) message += "; the others were stopped";
+  if (is_bad_usage_of_gpipe(failure)) {
+    print_error(message);
+    return;
+  }
   std::string lines;
   for (const std::string& line : failure.last_lines) lines += fmt::format("\n    {}", line);
   print_error(message,

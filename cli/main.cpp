@@ -11,14 +11,14 @@
 #include "cli/command.h"
 #include "cli/doctor_command.h"
 #include "cli/failure.h"
+#include "cli/handed_over.h"
 #include "cli/help.h"
 #include "cli/launch_command.h"
+#include "cli/parse.h"
 #include "cli/plan_command.h"
 #include "cli/schedule_command.h"
 #include "cli/simulate_command.h"
 #include "cli/terminal.h"
-#include "cli/torch_commands.h"
-#include "cli/unknown_argument.h"
 
 namespace {
 
@@ -34,7 +34,7 @@ void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) 
   add_bleu_command(app, chosen);
   add_launch_command(app, std::move(program), chosen);
   add_doctor_command(app, chosen);
-  add_torch_commands(app);
+  add_handed_over_commands(app);
   app.set_version_flag("--version", "gpipe " GPIPE_VERSION, "Print the version")->group("Other");
   set_help(app, {"gpipe COMMAND [options]",
                  "Pipeline-parallel training: schedules, proofs, simulations, plans, experiments.", "",
@@ -47,25 +47,8 @@ void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) 
                  "  gpipe launch -n 4 -- ./program\n"
                  "\n"
                  "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
-                 "answer (schedule refused, memory too small, something missing), 2 bad usage\n"
-                 "or input."});
-}
-
-bool asks_for_help(const CLI::App& app) {
-  for (const CLI::App* command : app.get_subcommands()) {
-    if (command->get_help_ptr()->count() > 0) return true;
-  }
-  return app.get_help_ptr()->count() > 0;
-}
-
-// Who asks for help gets it, even next to an option that cannot be used.
-void parse(CLI::App& app, int argc, char** argv) {
-  try {
-    app.parse(argc, argv);
-  } catch (const gpipe::InvalidArgument&) {
-    if (asks_for_help(app)) throw CLI::CallForHelp();
-    throw;
-  }
+                 "answer (schedule refused, memory too small, a damaged file, something that\n"
+                 "doctor misses), 2 bad usage or input, a file or data set that is not there."});
 }
 
 }  // namespace
@@ -76,9 +59,8 @@ int main(int argc, char** argv) {
   Run chosen;
   try {
     add_commands(app, split_off_program(argc, argv), chosen);
-    hand_over_torch_command(argc, argv);
-    parse(app, argc, argv);
-    refuse_unknown_arguments(app);
+    hand_over_command(argc, argv);
+    parse_command_line(app, argc, argv);
     if (!chosen) {
       std::fputs(app.help().c_str(), stderr);
       return kBadUsage;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,6 +32,7 @@ struct ScheduleCommand {
   std::string output;
   bool force = false;
   Colour colour = Colour::kAuto;
+  std::optional<int> width;
 };
 
 Format parse_format(std::string_view word) {
@@ -66,7 +68,7 @@ std::string to_format(const Schedule& schedule, const ScheduleCommand& command) 
   const Timeline timeline = simulate(schedule, uniform_costs(schedule));
   if (command.format == Format::kSvg) return to_svg(timeline);
   GanttOptions options;
-  options.width = output_width();
+  options.width = command.width.value_or(output_width());
   options.colour = command.output.empty() ? shows_colour(command.colour) : command.colour == Colour::kAlways;
   return to_gantt(timeline, options);
 }
@@ -97,6 +99,10 @@ void add_output_options(CLI::App& app, ScheduleCommand& command) {
       ->type_name("FILE")
       ->group(group);
   app.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file")->group(group);
+  add_value(app, "--width", command.width, parse_width,
+            "Columns of the gantt [the terminal's, or 100 where there is none]")
+      ->type_name("N")
+      ->group(group);
   add_value(app, "--color,--colour", command.colour, parse_colour, "Colours of the gantt: auto, always, never [auto]")
       ->type_name("WHEN")
       ->group(group);

@@ -46,6 +46,7 @@ struct SimulateCommand {
   std::string svg;
   bool force = false;
   Colour colour = Colour::kAuto;
+  std::optional<int> width;
 };
 
 Capacity parse_capacity(std::string_view word) {
@@ -165,7 +166,7 @@ int run_simulate(const SimulateCommand& command) {
   if (!command.trace.empty()) write_output_file(command.trace, to_chrome_trace(timeline), command.force);
   if (!command.svg.empty()) write_output_file(command.svg, to_svg(timeline), command.force);
   GanttOptions gantt;
-  gantt.width = output_width();
+  gantt.width = command.width.value_or(output_width());
   gantt.colour = shows_colour(command.colour);
   print(command.json ? simulation_json(timeline) : simulation_report(timeline, gantt));
   return kDone;
@@ -190,6 +191,10 @@ void add_output_options(CLI::App& app, SimulateCommand& command) {
       ->group(group);
   add_value(app, "--svg", command.svg, parse_path, "Write a picture")->type_name("FILE")->group(group);
   app.add_flag("--force", command.force, "Replace plain files that exist")->group(group);
+  add_value(app, "--width", command.width, parse_width,
+            "Columns of the gantt [the terminal's, or 100 where there is none]")
+      ->type_name("N")
+      ->group(group);
   add_value(app, "--color,--colour", command.colour, parse_colour, "Colours: auto, always, never [auto]")
       ->type_name("WHEN")
       ->group(group);

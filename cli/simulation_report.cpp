@@ -56,7 +56,7 @@ std::string breakdown_table(const Timeline& timeline) {
   add("recompute", breakdown.recompute_seconds);
   add("weight update", breakdown.weight_update_seconds);
   add("idle: load imbalance", breakdown.load_imbalance_seconds);
-  add("idle: bubble", breakdown.bubble_seconds);
+  add("idle: schedule", breakdown.bubble_seconds);
   add("idle: communication", breakdown.communication_seconds);
   add("workers x makespan", total);
   return to_table({{"where the time went", Align::kLeft}, {unit.name}, {"share"}}, rows);
@@ -106,7 +106,7 @@ bool fits(const Timeline& timeline, const GanttOptions& gantt) {
 // Instead of a gantt that would not be legible: what its first and its last line say.
 std::string headline(const Timeline& timeline, const GanttOptions& gantt) {
   return fmt::format(
-      "{}: {}\nmakespan {}  bubble {}\nno gantt: the actions do not fit into {} columns; --svg FILE draws them\n",
+      "{}: {}\nmakespan {}  bubble {}\nno gantt: the actions do not fit into {} columns; try --width N or --svg FILE\n",
       printable(timeline.name), describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
       format_seconds(timeline.makespan_seconds), format_percent(timeline.bubble_fraction), gantt.width);
 }

@@ -43,15 +43,23 @@ bool shows_colour(Colour colour, int fd) {
   return isatty(fd) != 0 && environment("NO_COLOR").empty() && environment("TERM") != "dumb";
 }
 
-int output_width() {
-  if (isatty(STDOUT_FILENO) == 0) return kWidthElsewhere;
+int output_width(int fd) {
+  if (isatty(fd) == 0) return kWidthElsewhere;
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<int>(size.ws_col, kNarrowest);
+  if (ioctl(fd, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) return std::max<int>(size.ws_col, kNarrowest);
   try {
     return std::max(parse_count(environment("COLUMNS")), kNarrowest);
   } catch (const InvalidArgument&) {
     return kWidthElsewhere;
   }
+}
+
+int parse_width(std::string_view word) {
+  constexpr int kLeast = 20;
+  constexpr int kMost = 10000;
+  const int width = parse_count(word);
+  if (width >= kLeast && width <= kMost) return width;
+  throw InvalidArgument(fmt::format("'{}' is not a number of columns from {} to {}", word, kLeast, kMost));
 }
 
 void print(std::string_view text) {

@@ -14,8 +14,11 @@ Colour parse_colour(std::string_view word);
 // With kAuto: `fd` is a terminal, NO_COLOR is unset or empty and TERM is not "dumb".
 bool shows_colour(Colour colour, int fd = 1);
 
-// Columns of the terminal on standard output (or COLUMNS, where it does not tell); 100 when output goes elsewhere.
-int output_width();
+// Columns of the terminal on `fd` (or COLUMNS, where it does not tell); 100 when output goes elsewhere.
+int output_width(int fd = 1);
+
+// The columns of a text chart: a whole number from 20 to 10000. Throws InvalidArgument for anything else.
+int parse_width(std::string_view word);
 
 // Throws UsageError when standard output cannot take it, except for a reader that has gone away (`| head`): nobody is
 // left to be told.

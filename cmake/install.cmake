@@ -10,11 +10,17 @@ if(TARGET gpipe_torch)
 endif()
 if(TARGET gpipe_cli)
   install(TARGETS gpipe_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/get-data DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/gpipe)  # which it starts
 endif()
 if(TARGET gpipe_train_program)
   install(TARGETS gpipe_train_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})  # next to gpipe, which starts it
   install(TARGETS gpipe_subwords LIBRARY DESTINATION lib/gpipe)                     # which it loads
 endif()
+# Programs to read, to copy and to build against this installation, and a profile to plan with.
+install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gpipe/examples
+  PATTERN CMakeLists.txt EXCLUDE)
+install(FILES ${PROJECT_SOURCE_DIR}/cmake/installed_examples.cmake
+  DESTINATION ${CMAKE_INSTALL_DATADIR}/gpipe/examples RENAME CMakeLists.txt)
 install(EXPORT gpipe-targets NAMESPACE gpipe:: DESTINATION ${package_dir})
 install(CODE "set(INCLUDE_DIR ${CMAKE_INSTALL_INCLUDEDIR})")
 install(SCRIPT ${PROJECT_SOURCE_DIR}/cmake/install_headers.cmake)

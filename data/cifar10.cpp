@@ -22,10 +22,10 @@ constexpr std::int64_t kNumClasses = 10;
 constexpr std::int64_t kSide = 32;
 constexpr std::int64_t kPlane = kSide * kSide;
 constexpr std::int64_t kImageBytes = 3 * kPlane;
-constexpr const char* kGetPng = "run scripts/get-data cifar10";
-// Where official batches are, scripts/get-data leaves them alone.
+constexpr const char* kGetPng = "run gpipe get-data cifar10";
+// Where official batches are, gpipe get-data leaves them alone.
 constexpr const char* kGetBinary =
-    "copy it again from cifar-10-binary.tar.gz, or delete the .bin files and run scripts/get-data cifar10";
+    "copy it again from cifar-10-binary.tar.gz, or delete the .bin files and run gpipe get-data cifar10";
 
 // The names of a split's files, without their extension.
 std::vector<std::string> batch_names(Split split) {

@@ -17,7 +17,7 @@ struct DataSet {
   const char* name;
   const char* package_dir;   // where its Debian package installs it; nullptr if none does
   const char* package_file;  // what shows that it has
-  const char* arguments;     // of scripts/get-data
+  const char* arguments;     // of gpipe get-data
 };
 constexpr DataSet kDataSets[] = {
     {"fashion-mnist", "/usr/share/datasets/fashion-mnist", "train-images-idx3-ubyte.gz", "fashion-mnist"},
@@ -72,13 +72,13 @@ std::string find_data_set(const std::string& name) {
     if (std::filesystem::exists(status_of(package_dir / set.package_file))) return package_dir.string();
     places += " or " + package_dir.string();
   }
-  throw DataError(name, "not found in " + places, fmt::format("run scripts/get-data {}", set.arguments));
+  throw DataError::missing(name, "not found in " + places, fmt::format("run gpipe get-data {}", set.arguments));
 }
 
 std::string file_in(const std::string& dir, const std::string& name, const std::string& remedy) {
   const std::filesystem::path path = std::filesystem::path(dir) / name;
   if (std::filesystem::exists(status_of(path))) return path.string();
-  throw DataError(dir, fmt::format("no file {} in it", name), remedy);
+  throw DataError::missing(dir, fmt::format("no file {} in it", name), remedy);
 }
 
 }  // namespace gpipe::data

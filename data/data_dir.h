@@ -5,7 +5,7 @@
 
 namespace gpipe::data {
 
-// Where scripts/get-data puts them: $GPIPE_DATA_DIR, or $XDG_DATA_HOME/gpipe, or $HOME/.local/share/gpipe. Empty variables
+// Where gpipe get-data puts them: $GPIPE_DATA_DIR, or $XDG_DATA_HOME/gpipe, or $HOME/.local/share/gpipe. Empty variables
 // count as not set. Throws DataError if none is set.
 std::string data_dir();
 

@@ -18,11 +18,19 @@ std::string one_line(std::string text) {
 DataError::DataError(const std::string& file, const std::string& problem, const std::string& remedy)
     : Error(one_line(file + ": " + problem + "; " + remedy)), file_(file), problem_(problem), remedy_(remedy) {}
 
+DataError DataError::missing(const std::string& file, const std::string& problem, const std::string& remedy) {
+  DataError error(file, problem, remedy);
+  error.is_missing_ = true;
+  return error;
+}
+
 DataError DataError::with_remedy(const std::string& remedy) const {
   const std::string generic = kFetchAgain;
   const std::size_t at = remedy_.size() < generic.size() ? std::string::npos : remedy_.size() - generic.size();
   if (at == std::string::npos || remedy_.compare(at, generic.size(), generic) != 0) return *this;
-  return DataError(file_, problem_, remedy_.substr(0, at) + remedy);
+  DataError error(file_, problem_, remedy_.substr(0, at) + remedy);
+  error.is_missing_ = is_missing_;
+  return error;
 }
 
 }  // namespace gpipe::data

@@ -39,8 +39,9 @@ std::string read_raw(const std::string& path, std::int64_t max_bytes) {
   const std::unique_ptr<std::FILE, int (*)(std::FILE*)> file(is_folder ? nullptr : std::fopen(path.c_str(), "rb"),
                                                              std::fclose);
   if (file == nullptr) {
-    throw DataError(path, fmt::format("cannot read it: {}", std::strerror(errno)),
-                    "check the path and its permissions");
+    const std::string problem = fmt::format("cannot read it: {}", std::strerror(errno));
+    const char* const remedy = "check the path and its permissions";
+    throw errno == ENOENT ? DataError::missing(path, problem, remedy) : DataError(path, problem, remedy);
   }
   std::string bytes;
   // A hint only: what is read decides.

@@ -14,7 +14,7 @@
 namespace gpipe::data {
 namespace {
 
-constexpr const char* kGetFashion = "run scripts/get-data fashion-mnist";
+constexpr const char* kGetFashion = "run gpipe get-data fashion-mnist";
 
 std::string fashion_mnist_file(const std::string& dir, const std::string& name) {
   std::error_code ignored;

@@ -50,14 +50,21 @@ struct Pages {
   std::uintmax_t num_bytes = 0;
 };
 
-// How to replace a damaged page; the folder is there, so scripts/get-data would leave it alone.
+// How to replace a damaged page; the folder is there, so gpipe get-data would leave it alone.
 std::string get_again(const std::string& language) {
-  return "run scripts/get-data --again libreoffice-help " + lower_case(language);
+  return "run gpipe get-data --again libreoffice-help " + lower_case(language);
 }
 
 // What to do about a folder: without the right to read it, there is nothing to get.
 std::string remedy_for(const std::error_code& error, const std::string& command) {
   return error == std::errc::permission_denied ? "check its permissions" : "run " + command;
+}
+
+DataError unreadable(const std::string& path, const std::error_code& error, const std::string& command) {
+  const std::string problem = "cannot read it: " + error.message();
+  const std::string remedy = remedy_for(error, command);
+  return error == std::errc::no_such_file_or_directory ? DataError::missing(path, problem, remedy)
+                                                       : DataError(path, problem, remedy);
 }
 
 Pages list_pages(const std::string& dir, const std::string& language) {
@@ -70,12 +77,11 @@ Pages list_pages(const std::string& dir, const std::string& language) {
       pages.num_bytes += entry.file_size();
     }
   } catch (const fs::filesystem_error& error) {
-    throw DataError(pages.dir.string(), "cannot read it: " + error.code().message(),
-                    remedy_for(error.code(), "scripts/get-data libreoffice-help " + lower_case(language)));
+    throw unreadable(pages.dir.string(), error.code(), "gpipe get-data libreoffice-help " + lower_case(language));
   }
   if (pages.names.empty()) {
     throw DataError(pages.dir.string(), "no pages (*.html) in it",
-                    "run scripts/get-data libreoffice-help " + lower_case(language));
+                    "run gpipe get-data libreoffice-help " + lower_case(language));
   }
   std::sort(pages.names.begin(), pages.names.end());
   return pages;
@@ -169,7 +175,7 @@ class Joiner {
 
 // The folder that is meant by a name. Throws DataError if there is none.
 std::string folder_of(const std::string& dir, const std::string& language, const std::vector<std::string>& known) {
-  const std::string command = "run scripts/get-data libreoffice-help " + lower_case(language);
+  const std::string command = "run gpipe get-data libreoffice-help " + lower_case(language);
   for (const std::string& folder : known) {
     if (lower_case(folder) == lower_case(language)) return folder;
   }
@@ -271,8 +277,7 @@ std::vector<std::string> help_languages(const std::string& dir) {
         languages.push_back(name);
     }
   } catch (const fs::filesystem_error& error) {
-    throw DataError(dir, "cannot read it: " + error.code().message(),
-                    remedy_for(error.code(), "scripts/get-data libreoffice-help de"));
+    throw unreadable(dir, error.code(), "gpipe get-data libreoffice-help de");
   }
   std::sort(languages.begin(), languages.end());
   return languages;
@@ -304,7 +309,7 @@ ParallelCorpus read_libreoffice_help(const std::string& dir, const HelpOptions& 
     std::copy_if(known.begin(), known.end(), std::back_inserter(folders),
                  [](const std::string& folder) { return folder != kNearlyCatalan; });
   }
-  if (folders.empty()) throw DataError(dir, "no language in it", "run scripts/get-data libreoffice-help de");
+  if (folders.empty()) throw DataError(dir, "no language in it", "run gpipe get-data libreoffice-help de");
   Builder builder(dir, options);
   ParallelCorpus corpus;
   for (const std::string& folder : folders) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <torch/torch.h>
+#include <unistd.h>
 
 #include <cstdint>
 #include <memory>
@@ -16,6 +17,7 @@
 #include "train/lm_task.h"
 #include "train/model_file.h"
 #include "train/option_group.h"
+#include "train/progress.h"
 #include "train/translate_task.h"
 
 namespace gpipe::train {
@@ -134,7 +136,16 @@ int eval(const EvalCommand& command) {
   load_weights(file.content(), file.path(), *pipeline);
   pipeline->eval();
   const torch::NoGradGuard no_grad;
-  for (const Measure& measure : task->evaluate(pipeline, /*is_last=*/true, [] { return false; })) {
+  // Beside the result, which is on standard output.
+  ProgressReporter progress = make_progress_reporter(STDERR_FILENO);
+  if (isatty(STDERR_FILENO) == 0) progress.begin(clock_seconds());
+  EvaluationHooks hooks;
+  hooks.stop = [] { return false; };
+  EvaluationReporter evaluation(progress);
+  hooks.progress = [&](const Evaluated& evaluated) { evaluation.update(evaluated, clock_seconds()); };
+  const std::vector<Measure> measures = task->evaluate(pipeline, /*is_last=*/true, hooks);
+  progress.clear();
+  for (const Measure& measure : measures) {
     cli::print(fmt::format("{}: {}\n", measure.name, measure.text));
   }
   return cli::kDone;
@@ -144,7 +155,7 @@ constexpr const char* kText = "The text to read, plain or gzip, for one that was
 
 void add_common_options(const OptionGroup& group, EvalCommand& options) {
   group.add("FILE", "--weights", options.weights, parse_path, "A model in safetensors form, or a checkpoint");
-  group.add("DIR", "--data-dir", options.data_dir, parse_path, "Where the data is [where scripts/get-data puts it]");
+  group.add("DIR", "--data-dir", options.data_dir, parse_path, "Where the data is [where gpipe get-data puts it]");
   group.add("K", "--stages", options.num_stages, parse_count, "Workers, one thread each [1]");
   group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
             fmt::format("Slices of a mini-batch [{}]", kMicroBatches));

@@ -109,13 +109,14 @@ PipelineImpl::Loss ImageTask::loss() const {
   };
 }
 
-std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const std::function<bool()>& stop) {
+std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const EvaluationHooks& hooks) {
   const at::Tensor pixels = copy_of(test_.pixels).view({test_.num, test_.channels, test_.height, test_.width});
   const at::Tensor labels = copy_of(test_.labels).to(at::kLong);
   std::int64_t num_right = 0;
   double loss = 0;
   for (std::int64_t begin = 0; begin < test_.num; begin += options_.batch_size) {
-    if (stop()) return {};
+    if (hooks.stop()) return {};
+    hooks.progress({"evaluate", unit(), begin, test_.num});
     const std::int64_t end = std::min(begin + options_.batch_size, test_.num);
     const at::Tensor scores =
         pipeline->forward(normalized_images(options_.data, pixels.slice(0, begin, end))).to(at::kFloat);

@@ -14,7 +14,7 @@ namespace gpipe::train {
 struct ImageTaskOptions {
   std::string model = "amoebanet-d:3,24,2,1";
   std::string data = "fashion-mnist";  // or "cifar10"
-  std::string data_dir;                // empty: where scripts/get-data puts it
+  std::string data_dir;                // empty: where gpipe get-data puts it
   std::int64_t batch_size = 64;
   std::int64_t num_training = 0;  // use only so many of the training images; 0: all
   bool augment = false;           // random crop and flip
@@ -38,7 +38,7 @@ class ImageTask : public Task {
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
   std::map<std::string, std::string> metadata() const override;
 
  private:

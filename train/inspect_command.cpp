@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "cli/help.h"
+#include "cli/input_file.h"
 #include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/output_file.h"
@@ -251,6 +252,7 @@ struct InspectCommand {
 };
 
 int run_inspect(const InspectCommand& command) {
+  cli::require_input(command.path);
   const bool is_another = warn_of_damaged(command.path);
   const Inspection inspection = inspect(command.path);
   // Names and texts in it are of unknown origin.
@@ -290,6 +292,7 @@ void write_set(const std::string& folder, const Safetensors& content, std::int64
 
 int run_convert(const ConvertCommand& command) {
   namespace fs = std::filesystem;
+  cli::require_input(command.from);
   warn_of_damaged(command.from);
   const Safetensors content = load_model(command.from);
   const bool is_set = command.shard_bytes != 0;

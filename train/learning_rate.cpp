@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <nlohmann/json.hpp>
 
 #include "cli/option.h"
 #include "gpipe/error.h"
@@ -67,6 +68,35 @@ std::string LearningRate::to_json() const {
   return fmt::format(R"({{"schedule": "{}", "peak": {}, "warmup_steps": {}, "total_steps": {}, "final_fraction": {}}})",
                      name(schedule), peak, warmup_steps, ends(schedule) ? total_steps : 0,
                      ends(schedule) ? final_fraction : 0);
+}
+
+std::string LearningRate::in_words() const {
+  const char* const step = warmup_steps == 1 ? "step" : "steps";
+  if (ends(schedule)) {
+    return fmt::format("{} from {:g} to {:g} in {} steps, {} of them warm-up", name(schedule), peak,
+                       final_fraction * peak, total_steps, warmup_steps);
+  }
+  const std::string course = schedule == LearningRateSchedule::kConstant
+                                 ? fmt::format("constant at {:g}", peak)
+                                 : fmt::format("{} from {:g}", name(schedule), peak);
+  return warmup_steps == 0 ? course : fmt::format("{} after {} {} of warm-up", course, warmup_steps, step);
+}
+
+std::string learning_rate_in_words(const std::string& json) {
+  try {
+    const nlohmann::json fields = nlohmann::json::parse(json);
+    LearningRate rate;
+    rate.schedule = parse_learning_rate_schedule(fields.at("schedule").get<std::string>());
+    rate.peak = fields.at("peak").get<double>();
+    rate.warmup_steps = fields.at("warmup_steps").get<std::int64_t>();
+    rate.total_steps = fields.at("total_steps").get<std::int64_t>();
+    rate.final_fraction = fields.at("final_fraction").get<double>();
+    return rate.in_words();
+  } catch (const nlohmann::json::exception&) {
+    return json;
+  } catch (const InvalidArgument&) {
+    return json;
+  }
 }
 
 double LearningRate::at(std::int64_t step) const {

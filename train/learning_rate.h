@@ -40,9 +40,15 @@ struct LearningRate {
   // What the schedule does not need is 0.
   std::string to_json() const;
 
+  // "cosine from 0.003 to 0.0003 in 2000 steps, 50 of them warm-up": for people.
+  std::string in_words() const;
+
   // Throws InvalidArgument that names the field: a peak that is not above zero, a count below zero, a fraction outside
   // 0 to 1, a cosine or linear course without total_steps or with a warm-up longer than them.
   void check() const;
 };
+
+// What to_json has written, in words; the text itself if it is something else.
+std::string learning_rate_in_words(const std::string& json);
 
 }  // namespace gpipe::train

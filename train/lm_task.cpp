@@ -25,7 +25,7 @@ data::TextCorpus read_corpus(const LmTaskOptions& options) {
         fmt::format("\"{}\" is not a text; there are kjv and gcide, or --text with your own file", options.data));
   }
   const std::string dir = options.data_dir.empty() ? data::find_data_set(options.data) : options.data_dir;
-  return data::read_with_remedy("run scripts/get-data " + options.data, [&] {
+  return data::read_with_remedy("run gpipe get-data " + options.data, [&] {
     const char* name = options.data == "kjv" ? "kjv.txt" : "gcide.dict.dz";
     return data::read_text({data::file_in(dir, name, data::kFetchAgain)});
   });
@@ -100,10 +100,11 @@ TensorBatch LmTask::next_batch() {
 
 PipelineImpl::Loss LmTask::loss() const { return token_loss({options_.label_smoothing, kNoPadding}); }
 
-std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const std::function<bool()>& stop) {
+std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const EvaluationHooks& hooks) {
   double sum = 0;
   for (std::int64_t begin = 0; begin < dev_.size(0); begin += options_.batch_size) {
-    if (stop()) return {};
+    if (hooks.stop()) return {};
+    hooks.progress({"evaluate", unit(), begin * options_.sequence_length, dev_.size(0) * options_.sequence_length});
     const at::Tensor rows = dev_.slice(0, begin, std::min(begin + options_.batch_size, dev_.size(0)));
     const at::Tensor logits = pipeline->forward(rows.slice(1, 0, options_.sequence_length).contiguous());
     sum += summed_cross_entropy(logits, rows.slice(1, 1), kNoPadding);

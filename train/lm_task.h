@@ -15,7 +15,7 @@ namespace gpipe::train {
 struct LmTaskOptions {
   std::string model = "transformer-lm:4,256,1024,4";
   std::string data = "kjv";             // or "gcide"
-  std::string data_dir;                 // empty: where scripts/get-data puts it
+  std::string data_dir;                 // empty: where gpipe get-data puts it
   std::vector<std::string> text_files;  // instead: your own, plain or gzip
   std::int64_t vocabulary_size = 4000;
   std::int64_t sequence_length = 128;
@@ -45,7 +45,7 @@ class LmTask : public Task {
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 

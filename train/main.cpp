@@ -9,6 +9,8 @@
 #include "cli/command.h"
 #include "cli/failure.h"
 #include "cli/help.h"
+#include "cli/option_names.h"
+#include "cli/parse.h"
 #include "cli/terminal.h"
 #include "cli/unknown_argument.h"
 #include "data/data_error.h"
@@ -29,13 +31,8 @@ namespace {
 using namespace gpipe::cli;
 
 // What the command line is not to blame for; the message says what to do.
-int refuse(const gpipe::Error& error) {
-  print_error(error.what());
-  return kNegativeAnswer;
-}
-
-int refuse_torch(const std::string& message) {
-  print_error(gpipe::train::describe_torch_failure(message));
+int refuse(const std::string& message, const CLI::App& app) {
+  print_error(with_option_names(message, app));
   return kNegativeAnswer;
 }
 
@@ -60,8 +57,7 @@ int main(int argc, char** argv) {
     gpipe::train::add_inspect_command(app, chosen);
     gpipe::train::add_convert_command(app, chosen);
     set_help(app, {"gpipe COMMAND [options]", "The commands that need libtorch.", "", ""});
-    app.parse(argc, argv);
-    refuse_unknown_arguments(app);
+    parse_command_line(app, argc, argv);
     if (!chosen) {
       std::fputs(named_command(app).help().c_str(), stderr);
       return kBadUsage;
@@ -70,19 +66,19 @@ int main(int argc, char** argv) {
     flush_output();
     return exit_code;
   } catch (const gpipe::data::DataError& error) {
-    return refuse(error);
+    return error.is_missing() ? report_usage(error.what(), "") : refuse(error.what(), app);
   } catch (const gpipe::CheckpointError& error) {
-    return refuse(error);
+    return refuse(error.what(), app);
   } catch (const gpipe::OutOfMemoryError& error) {
-    return refuse(error);
+    return refuse(error.what(), app);
   } catch (const gpipe::PeerError& error) {
-    return refuse(error);
+    return refuse(error.what(), app);
   } catch (const gpipe::FingerprintError& error) {
-    return refuse(error);
+    return refuse(error.what(), app);
   } catch (const gpipe::ActionError& error) {
-    return refuse_torch(error.what());
+    return refuse(gpipe::train::describe_torch_failure(error.what()), app);
   } catch (const c10::Error& error) {
-    return refuse_torch(error.what_without_backtrace());
+    return refuse(gpipe::train::describe_torch_failure(error.what_without_backtrace()), app);
   } catch (...) {
     return report_failure(app);
   }

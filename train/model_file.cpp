@@ -7,6 +7,7 @@
 #include <charconv>
 #include <cstring>
 
+#include "cli/input_file.h"
 #include "train/checkpoint_dir.h"
 #include "train/run_options.h"
 
@@ -25,7 +26,11 @@ std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& voc
   return {kVocabulary, tensor};
 }
 
-ModelFile::ModelFile(const std::string& path) : path_(path), content_(load_model(path)) { warn_of_damaged(path); }
+ModelFile::ModelFile(const std::string& path) : path_(path) {
+  cli::require_input(path);
+  content_ = load_model(path);
+  warn_of_damaged(path);
+}
 
 const std::string* ModelFile::find(const std::string& key) const {
   const auto found = content_.metadata.find(key);

@@ -20,7 +20,8 @@ std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& voc
 
 class ModelFile {
  public:
-  // Of one file, several or a checkpoint: see load_weights. Throws CheckpointError for what is not sound.
+  // Of one file, several or a checkpoint: see load_weights. Throws UsageError if it is not there,
+  // CheckpointError for what is not sound.
   explicit ModelFile(const std::string& path);
 
   const std::string& path() const { return path_; }

@@ -1,11 +1,17 @@
 #include "train/progress.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
+#include <cstdio>
+#include <limits>
 
 #include "cli/quantity.h"
+#include "cli/terminal.h"
+#include "gpipe/launch/world.h"
 #include "gpipe/text/printable.h"
 
 namespace gpipe::train {
@@ -15,7 +21,7 @@ constexpr std::size_t kAnyWidth = 100000;
 constexpr const char* kEraseLine = "\r\x1b[K";
 
 std::string count_of(const char* what, std::int64_t at, std::int64_t of) {
-  if (at <= 0) return "";
+  if (at <= 0 && of <= 0) return "";
   return of > 0 ? fmt::format("{} {}/{}", what, at, of) : fmt::format("{} {}", what, at);
 }
 
@@ -32,7 +38,7 @@ std::string format_peaks(const std::vector<std::int64_t>& peak_bytes) {
 // In the order of what is missed most.
 std::vector<std::string> parts(const Progress& progress) {
   std::vector<std::string> all = {count_of("epoch", progress.epoch, progress.epochs),
-                                  count_of("step", progress.step, progress.steps)};
+                                  count_of(progress.step_name.c_str(), progress.step, progress.steps)};
   if (progress.loss) all.push_back(fmt::format("loss {:.4f}", *progress.loss));
   if (progress.items_per_second) {
     all.push_back(fmt::format("{} {}/s", format_rate(*progress.items_per_second), progress.unit));
@@ -67,10 +73,48 @@ std::string progress_line(const Progress& progress, std::size_t width) {
   return line;
 }
 
-std::string ProgressReporter::fitting_line(const Progress& progress) const {
+std::string ProgressLayout::line(const Progress& progress, std::size_t width) {
+  std::vector<std::string> fields = parts(progress);
+  if (width != width_ || progress.phase != phase_ || fields.size() != widths_.size()) {
+    width_ = width;
+    phase_ = progress.phase;
+    num_shown_ = fields.size();
+    widths_.assign(fields.size(), 0);
+  }
+  std::string line = cli::printable(progress.phase).substr(0, width);
+  std::size_t end = line.size();  // with the blanks that fill the last field up
+  for (std::size_t field = 0; field < num_shown_; ++field) {
+    widths_[field] = std::max(widths_[field], fields[field].size());
+    if (end + 2 + widths_[field] > width) {
+      num_shown_ = field;
+      break;
+    }
+    line.resize(end, ' ');
+    line += "  " + fields[field];
+    end += 2 + widths_[field];
+  }
+  return line;
+}
+
+Progress progress_of(const Evaluated& evaluated, double seconds) {
+  Progress progress;
+  progress.phase = evaluated.phase;
+  progress.step = evaluated.num_done;
+  progress.steps = evaluated.num_all;
+  progress.step_name = evaluated.unit;
+  progress.unit = evaluated.unit;
+  // From the first line on all fields are there, though nobody knows them yet: "0 samples/s  ETA ?".
+  const auto done = static_cast<double>(evaluated.num_done);
+  progress.items_per_second = seconds > 0 ? done / seconds : 0;
+  progress.eta_seconds = std::numeric_limits<double>::infinity();
+  if (done > 0) progress.eta_seconds = seconds / done * static_cast<double>(evaluated.num_all - evaluated.num_done);
+  return progress;
+}
+
+std::string ProgressReporter::fitting_line(const Progress& progress) {
   if (!style_.is_terminal) return progress_line(progress, kAnyWidth);
   // A line as wide as the terminal would wrap when the cursor goes on.
-  return progress_line(progress, static_cast<std::size_t>(std::max(style_.columns() - 1, 1)));
+  return layout_.line(progress, static_cast<std::size_t>(std::max(style_.columns() - 1, 1)));
 }
 
 void ProgressReporter::update(const Progress& progress, double now_seconds) {
@@ -105,6 +149,32 @@ void ProgressReporter::clear() {
   if (live_line_.empty()) return;
   write_(kEraseLine);
   live_line_.clear();
+}
+
+void EvaluationReporter::update(const Evaluated& evaluated, double now_seconds) {
+  if (phase_ != evaluated.phase) begin_seconds_ = now_seconds;
+  phase_ = evaluated.phase;
+  reporter_.update(progress_of(evaluated, now_seconds - begin_seconds_), now_seconds);
+}
+
+ProgressReporter make_progress_reporter(int fd) {
+  if (read_world().rank != 0) return ProgressReporter([](std::string_view) {}, {});
+  ProgressStyle style;
+  style.is_terminal = isatty(fd) != 0;
+  style.columns = [fd] { return cli::output_width(fd); };
+  const auto write = [fd](std::string_view text) {
+    if (fd == STDERR_FILENO) {
+      std::fwrite(text.data(), 1, text.size(), stderr);
+      return;
+    }
+    cli::print(text);
+    cli::flush_output();
+  };
+  return ProgressReporter(write, style);
+}
+
+double clock_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace gpipe::train

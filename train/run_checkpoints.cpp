@@ -2,10 +2,12 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <sstream>
 #include <vector>
 
+#include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_lock.h"
@@ -41,7 +43,9 @@ std::string kept_options(const std::vector<OptimizerGroup>& wanted, const std::v
   for (const auto& [name, value] : saved.front().options) {
     const double given = wanted.front().options.at(name);
     if (name == "lr" || given == value) continue;
-    notes += fmt::format("note: {} stays {}, as the training was begun with, and is not {}\n", name, value, given);
+    std::string words = name;
+    std::replace(words.begin(), words.end(), '_', ' ');
+    notes += fmt::format("note: the {} stays {}, as the training was begun with, and is not {}\n", words, value, given);
   }
   return notes;
 }
@@ -130,8 +134,8 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
     throw CheckpointError(resumed.path, " does not say where in the data it was; resume what 'gpipe train' has saved");
   }
   if (state.learning_rate != learning_rate_.to_json()) {
-    resumed.notes += fmt::format("note: the learning rate follows {} from now on; it followed {}\n",
-                                 learning_rate_.to_json(), state.learning_rate);
+    resumed.notes += fmt::format("note: the learning rate is {} from now on;\n  it was {}\n", learning_rate_.in_words(),
+                                 cli::printable(learning_rate_in_words(state.learning_rate)));
   }
   const int num_replicas = pipeline->ranks() == nullptr ? 1 : pipeline->ranks()->num_replicas();
   if (manifest.layout.num_replicas != num_replicas) {

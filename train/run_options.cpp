@@ -170,6 +170,17 @@ void take_from_launcher(RunOptions& options) {
   trainer.force = true;  // the files are those of the start before
 }
 
+void check_num_ranks(const RunOptions& options) {
+  const World world = read_world();
+  if (world.size == 1 || options.trainer.plan || options.num_stages == world.num_stages()) return;
+  const std::int64_t needed = std::int64_t{options.num_stages} * world.num_replicas;
+  const std::string replicas = world.num_replicas == 1 ? "" : fmt::format(" --replicas {}", world.num_replicas);
+  throw cli::UsageError(
+      fmt::format("--stages is {}, but {} started {} processes for {} stages", options.num_stages, name(world.launcher),
+                  world.size, world.num_stages()),
+      fmt::format("start {} (gpipe launch -n {}{}), or leave --stages out", needed, needed, replicas));
+}
+
 void read_plan(RunOptions& options) {
   if (options.plan_path.empty()) return;
   const std::string json = cli::read_input_file(options.plan_path);
@@ -201,8 +212,9 @@ PipelineOptions pipeline_options(const RunOptions& options) {
 void check_run_options(const RunOptions& options) {
   const TrainerOptions& trainer = options.trainer;
   check_checkpoint_options(trainer);
-  // The files of the training that is resumed.
-  const bool may_replace = trainer.force || !checkpoint_to_resume(trainer).empty();
+  const bool is_resumed = !checkpoint_to_resume(trainer).empty();
+  if (!is_resumed && !trainer.weights_path.empty()) cli::require_input(trainer.weights_path);
+  const bool may_replace = trainer.force || is_resumed;  // the files of the training that is resumed
   const std::vector<std::pair<const char*, std::string>> outputs = {
       {"--save", trainer.save_path}, {"--trace", trainer.trace_path}, {"--metrics", trainer.metrics_path}};
   for (std::size_t index = 0; index < outputs.size(); ++index) {

@@ -7,6 +7,7 @@
 #include "cli/quantity.h"
 #include "cli/table.h"
 #include "cli/terminal.h"
+#include "cli/wrap.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/simulate/simulate.h"
 #include "train/summary.h"
@@ -18,6 +19,9 @@ using cli::Align;
 using cli::format_percent;
 using cli::format_seconds;
 using Rows = std::vector<std::vector<std::string>>;
+
+constexpr std::size_t kHeaderWidth = 80;
+constexpr std::size_t kIndent = 2;
 
 std::string ending_text(const TrainingResult& result, const TrainerOptions& options) {
   switch (result.ending) {
@@ -53,7 +57,7 @@ std::string time_table(const TrainingResult& result) {
   add("forward and backward", result.useful_seconds);
   if (result.recompute_seconds > 0) add("recompute", result.recompute_seconds);
   add("idle: load imbalance", result.imbalance_seconds);
-  add("idle: bubble and waiting", result.idle_seconds);
+  add("idle: waiting for other stages", result.idle_seconds);
   add("set-up of the step", result.num_workers * result.step_seconds - actions);
   add("weight update", result.num_workers * result.update_seconds);
   add("waiting for data", result.num_workers * result.data_seconds);
@@ -72,7 +76,8 @@ std::string compared_with(const Plan& plan, const TrainingResult& result) {
     peaks.predicted = plan.predicted_peak_bytes;
     for (const StageMemory& stage : result.memory) peaks.measured.push_back(stage.peak_bytes);
   }
-  return to_text(compare(simulate(schedule_of(plan), plan.costs), measured, peaks), cli::output_width());
+  return "the last step beside the plan: " +
+         to_text(compare(simulate(schedule_of(plan), plan.costs), measured, peaks), cli::output_width());
 }
 
 std::vector<StageSummary> stage_summaries(const TrainingResult& result, const Pipeline& pipeline,
@@ -100,9 +105,13 @@ std::string describe_start(const Pipeline& pipeline, const Task& task) {
   if (pipeline->ranks() != nullptr) num_parameters = gpipe::num_parameters(task.chain());  // of all ranks
   const PipelineOptions& options = pipeline->options();
   const auto metadata = task.metadata();
-  return fmt::format("{}: {} layers, {:.2f} million parameters, {} batches an epoch\n{} stages, {} micro-batches, {}\n",
-                     metadata.at("gpipe.model"), pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6,
-                     task.num_batches(), options.num_stages(), options.num_micro_batches(), options.schedule());
+  const std::string model = fmt::format("{}: {} layers, {:.2f} million parameters, {} batches an epoch",
+                                        cli::printable(metadata.at("gpipe.model")), pipeline->num_layers(),
+                                        static_cast<double>(num_parameters) / 1e6, task.num_batches());
+  const std::string split = fmt::format("{} stages, {} micro-batches, {}", options.num_stages(),
+                                        options.num_micro_batches(), options.schedule());
+  return cli::wrapped(model, kHeaderWidth - kIndent, kIndent) + "\n" +
+         cli::wrapped(split, kHeaderWidth - kIndent, kIndent) + "\n";
 }
 
 std::string describe_end(const TrainingResult& result, const Pipeline& pipeline, const Task& task,
@@ -123,8 +132,7 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   summary.num_items = static_cast<double>(result.num_items);
   summary.unit = task.unit();
   summary.loss = result.last_loss;
-  summary.bubble_fraction =
-      (result.imbalance_seconds + result.idle_seconds) / (result.num_workers * result.makespan_seconds);
+  summary.bubble_fraction = bubble_fraction(result);
   if (options.plan) {
     const double predicted = options.plan->predicted_step_seconds;
     const double measured = result.makespan_seconds / static_cast<double>(summary.num_steps);

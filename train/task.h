@@ -10,6 +10,7 @@
 #include "data/batches.h"
 #include "data/split.h"
 #include "gpipe/gpipe.h"
+#include "train/progress.h"
 
 namespace gpipe::train {
 
@@ -27,6 +28,12 @@ struct Measure {
   std::string name;  // "accuracy"
   double value = 0;
   std::string text;  // "91.2 %"
+};
+
+// What an evaluation asks and tells on its way. It calls both between batches.
+struct EvaluationHooks {
+  std::function<bool()> stop;  // on all ranks alike: yes ends it without a result
+  std::function<void(const Evaluated&)> progress;
 };
 
 // next_batch is confined to one thread, which may be another than that of the rest.
@@ -49,9 +56,9 @@ class Task {
   // A mean over the items of the mini-batch.
   virtual PipelineImpl::Loss loss() const = 0;
 
-  // The last evaluation of a run may take longer. Asks `stop` between batches, on all ranks alike, and returns nothing once it says
-  // yes. REQUIRES: the pipeline is in evaluation, without gradients.
-  virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) = 0;
+  // The last evaluation of a run may take longer. Returns nothing if it was stopped. REQUIRES: the pipeline is in evaluation,
+  // without gradients.
+  virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) = 0;
 
   // What another command needs to use the weights: goes into their file.
   virtual std::map<std::string, std::string> metadata() const = 0;

@@ -54,6 +54,7 @@ std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
 
 // The end of every task: build, train, say how it went.
 int train(const RunOptions& run, Task& task) {
+  check_num_ranks(run);
   const Pipeline pipeline(task.chain(), pipeline_options(run));
   const bool reports = read_world().rank == 0;  // of the processes that train together
   if (reports) cli::print(describe_start(pipeline, task));
@@ -89,7 +90,7 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("MODEL", "--model", task.model, parse_path,
             fmt::format("{} [{}]", usages(models::Task::kImage), task.model));
   group.add("NAME", "--data", task.data, parse_path, "fashion-mnist or cifar10 [fashion-mnist]");
-  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
   group.add("N", "--batch-size", task.batch_size, parse_count,
             fmt::format("Images in a mini-batch [{}]", task.batch_size));
   group.add("N", "--samples", task.num_training, parse_count, "Train on so many images only");
@@ -141,7 +142,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("MODEL", "--model", task.model, parse_path,
             fmt::format("{} [{}]", usages(models::Task::kLanguage), task.model));
   group.add("NAME", "--data", task.data, parse_path, "kjv or gcide [kjv]");
-  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where scripts/get-data puts it]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
   group.add("FILE,...", "--text", task.text_files, parse_words, "Your own text instead, plain or gzip");
   group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
             fmt::format("Sub-words [{}]", task.vocabulary_size));
@@ -184,7 +185,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("MODEL", "--model", task.model, parse_path,
             fmt::format("t:L,H,A,d: L layers, feed-forward width H, A heads, width d [{}]", task.model));
   group.add("LANG,...", "--languages", task.languages, parse_words, "Such as de,fr,hi [all that are there]");
-  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where scripts/get-data puts it]");
+  group.add("DIR", "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where gpipe get-data puts it]");
   group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
             fmt::format("Sub-words [{}]", task.vocabulary_size));
   group.add("N", "--max-tokens", task.max_tokens, parse_count,

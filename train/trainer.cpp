@@ -56,18 +56,6 @@ class Autocast {
 // Of the processes that train together, the first one reports and writes files.
 bool reports() { return read_world().rank == 0; }
 
-ProgressReporter make_reporter() {
-  if (!reports()) return ProgressReporter([](std::string_view) {}, {});
-  ProgressStyle style;
-  style.is_terminal = isatty(STDOUT_FILENO) != 0;
-  style.columns = cli::output_width;
-  const auto write = [](std::string_view text) {
-    cli::print(text);
-    cli::flush_output();
-  };
-  return ProgressReporter(write, style);
-}
-
 class Trainer {
  public:
   Trainer(const Pipeline& pipeline, Task& task, const TrainerOptions& options)
@@ -266,10 +254,10 @@ class Trainer {
     progress.unit = task_.unit();
     progress.eta_seconds = result_.seconds / static_cast<double>(result_.num_steps - result_.first_step) *
                            static_cast<double>(num_steps_ - result_.num_steps);
-    progress.bubble_fraction = result_.last_timeline.bubble_fraction;
+    progress.bubble_fraction = bubble_fraction(result_);
     progress.learning_rate = learning_rate;
     for (const StageMemory& memory : result_.memory) progress.peak_bytes.push_back(memory.peak_bytes);
-    progress_.update(progress, seconds_since(start_));
+    progress_.update(progress, clock_seconds());
     const std::vector<std::pair<std::string, double>> values = {
         {"loss", result_.last_loss},
         {"learning_rate", learning_rate},
@@ -293,8 +281,12 @@ class Trainer {
     const torch::NoGradGuard no_grad;
     const Autocast autocast(options_.is_bf16);
     pipeline_->eval();
-    const auto stop = [&] { return !is_last && is_interrupted(); };  // the last one ends at once
-    const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, stop);
+    EvaluationHooks hooks;
+    hooks.stop = [&] { return !is_last && is_interrupted(); };  // the last one ends at once
+    EvaluationReporter reporter(progress_);
+    hooks.progress = [&](const Evaluated& evaluated) { reporter.update(evaluated, clock_seconds()); };
+    const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, hooks);
+    progress_.clear();
     pipeline_->train();
     if (measures.empty()) return;
     result_.measures = measures;
@@ -365,13 +357,17 @@ class Trainer {
   TrainingResult result_;
   data::Position position_;  // of the next batch to train on
   std::optional<RunCheckpoints> checkpoints_;
-  ProgressReporter progress_ = make_reporter();
-  const Clock::time_point start_ = Clock::now();
+  ProgressReporter progress_ = make_progress_reporter(STDOUT_FILENO);
   std::optional<MetricsLog> metrics_;
   std::optional<TensorBoardWriter> tensorboard_;
 };
 
 }  // namespace
+
+double bubble_fraction(const TrainingResult& result) {
+  const double total = result.num_workers * result.makespan_seconds;
+  return total > 0 ? (result.imbalance_seconds + result.idle_seconds) / total : 0;
+}
 
 TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options) {
   return Trainer(pipeline, task, options).run();

@@ -67,6 +67,9 @@ struct TrainingResult {
   std::string checkpoint;           // the last one; empty if there is none
 };
 
+// The workers' idle time, divided by workers x time, over all steps of this run: the bubble as Timeline has it for one step.
+double bubble_fraction(const TrainingResult& result);
+
 // Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step
 // leaves the weights of the step before, and they are saved if they are to be. A checkpoint that cannot be written on the way is
 // reported, and the training goes on; the last one has to be written.

@@ -43,7 +43,7 @@ void check_splits(const data::ParallelCorpus& corpus, const std::string& dir) {
   if (missing.empty()) return;
   throw data::DataError(dir,
                         fmt::format("none of its {} pairs is for {}", corpus.num_pairs(), fmt::join(missing, " or ")),
-                        "get whole languages, of which some pages are for each: scripts/get-data libreoffice-help de");
+                        "get whole languages, of which some pages are for each: gpipe get-data libreoffice-help de");
 }
 
 Vocabulary train_vocabulary(const std::vector<SentencePair>& pairs, std::int64_t size) {
@@ -171,12 +171,13 @@ TensorBatch TranslateTask::next_batch() {
 
 PipelineImpl::Loss TranslateTask::loss() const { return token_loss({options_.label_smoothing, Vocabulary::kPad}); }
 
-std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const {
+std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const EvaluationHooks& hooks) const {
   constexpr std::int64_t kBatch = 64;
   double sum = 0;
   std::int64_t num_tokens = 0;
   for (std::size_t begin = 0; begin < dev_.size(); begin += kBatch) {
-    if (stop()) return std::nullopt;
+    if (hooks.stop()) return std::nullopt;
+    hooks.progress({"evaluate", "sentences", static_cast<std::int64_t>(begin), static_cast<std::int64_t>(dev_.size())});
     std::vector<std::int64_t> samples;
     for (std::size_t sample = begin; sample < std::min(begin + kBatch, dev_.size()); ++sample) {
       samples.push_back(static_cast<std::int64_t>(sample));
@@ -189,10 +190,14 @@ std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const std::fun
   return sum / static_cast<double>(num_tokens);
 }
 
-void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures) const {
+void TranslateTask::add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, std::vector<Measure>& measures) const {
   TranslatorOptions decoding;
   decoding.beam_size = options_.beam_size;
   decoding.max_length = options_.max_length;
+  decoding.on_progress = [&](std::size_t num_done, std::size_t num_lines) {
+    hooks.progress(
+        {"translate", "sentences", static_cast<std::int64_t>(num_done), static_cast<std::int64_t>(num_lines)});
+  };
   Pipeline whole = pipeline;
   if (pipeline->ranks() != nullptr) {
     const NamedTensors weights = gather_weights(pipeline);
@@ -228,12 +233,12 @@ void TranslateTask::add_bleu(Pipeline& pipeline, std::vector<Measure>& measures)
   add("all", by_language["all"]);
 }
 
-std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) {
-  const std::optional<double> loss = dev_loss(pipeline, stop);
+std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) {
+  const std::optional<double> loss = dev_loss(pipeline, hooks);
   if (!loss) return {};
   std::vector<Measure> measures = {{"dev_loss", *loss, fmt::format("{:.4f}", *loss)},
                                    {"dev_perplexity", std::exp(*loss), fmt::format("{:.2f}", std::exp(*loss))}};
-  if (is_last) add_bleu(pipeline, measures);
+  if (is_last) add_bleu(pipeline, hooks, measures);
   return measures;
 }
 

@@ -16,7 +16,7 @@ namespace gpipe::train {
 
 struct TranslateTaskOptions {
   std::string model = "t:3,1024,4,256";
-  std::string data_dir;                // empty: where scripts/get-data puts libreoffice-help
+  std::string data_dir;                // empty: where gpipe get-data puts libreoffice-help
   std::vector<std::string> languages;  // empty: all that are there
   std::int64_t vocabulary_size = 8000;
   std::int64_t max_length = 100;   // tokens; longer pairs are not trained on
@@ -47,7 +47,7 @@ class TranslateTask : public Task {
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const std::function<bool()>& stop) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 
@@ -59,8 +59,8 @@ class TranslateTask : public Task {
 
   std::vector<TokenPair> encode(const std::vector<data::SentencePair>& pairs) const;
   TensorBatch to_batch(const std::vector<TokenPair>& pairs, const std::vector<std::int64_t>& samples) const;
-  std::optional<double> dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const;
-  void add_bleu(Pipeline& pipeline, std::vector<Measure>& measures) const;
+  std::optional<double> dev_loss(Pipeline& pipeline, const EvaluationHooks& hooks) const;
+  void add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, std::vector<Measure>& measures) const;
 
   TranslateTaskOptions options_;
   std::optional<data::Vocabulary> vocabulary_;

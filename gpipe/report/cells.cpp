@@ -47,6 +47,14 @@ std::string fitting_label(const WorkerTimeline& worker, const Row& row, std::siz
   return std::string(1, kind_letter(row.bars[bar].kind));
 }
 
+// Of the label "2F0", followed by the fill.
+CellPart part_of_label(const std::string& text, std::size_t place) {
+  if (place >= text.size()) return CellPart::kFill;
+  const std::size_t letter = text.find_first_not_of("0123456789");
+  if (place == letter) return CellPart::kLetter;
+  return place < letter ? CellPart::kStage : CellPart::kMicroBatch;
+}
+
 using Shares = std::array<double, kNumKinds + 1>;  // of a column, by kind; idle is last
 
 std::vector<Shares> measure_columns(const Row& row, double scale) {
@@ -69,6 +77,8 @@ std::vector<Shares> measure_columns(const Row& row, double scale) {
 }
 
 }  // namespace
+
+char fill_sign(int kind) { return kFill[static_cast<std::size_t>(kind)]; }
 
 int to_column(double position, double scale) { return static_cast<int>(std::lround(position * scale)); }
 
@@ -98,9 +108,9 @@ std::vector<Cell> draw_spans(const WorkerTimeline& worker, const Row& row, doubl
     const std::string text = fitting_label(worker, row, index, width);
     for (int column = begin; column < end; ++column) {
       const std::size_t place = static_cast<std::size_t>(column - begin);
-      const bool is_fill = place >= text.size();
-      cells[column] = {is_fill ? kFill[bar.kind] : text[place], static_cast<std::int8_t>(bar.kind),
-                       static_cast<std::int8_t>(bar.chunk % 2), is_fill};
+      const CellPart part = part_of_label(text, place);
+      cells[column] = {part == CellPart::kFill ? fill_sign(bar.kind) : text[place], static_cast<std::int8_t>(bar.kind),
+                       static_cast<std::int8_t>(bar.chunk % 2), part};
     }
   }
   return cells;
@@ -120,7 +130,7 @@ std::vector<Cell> draw_density(const Row& row, double scale) {
     owed[kind] -= 1;
     if (kind == kIdle) continue;
     const char symbol = static_cast<char>(std::tolower(kind_letter(kind)));
-    cells[column] = {symbol, static_cast<std::int8_t>(kind), 0, false};
+    cells[column] = {symbol, static_cast<std::int8_t>(kind), 0, CellPart::kSeveralSpans};
   }
   return cells;
 }

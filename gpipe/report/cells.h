@@ -10,12 +10,18 @@ namespace gpipe::chart {
 
 inline constexpr int kIdle = kNumKinds;
 
+// What a character of a row stands for.
+enum class CellPart : std::uint8_t { kNothing, kStage, kLetter, kMicroBatch, kFill, kSeveralSpans };
+
 struct Cell {
   char symbol = '.';
   std::int8_t kind = kIdle;
   std::int8_t shade = 0;  // 0 or 1, to tell neighbouring chunks apart
-  bool is_fill = false;   // the rest of a span, after its label
+  CellPart part = CellPart::kNothing;
 };
+
+// The sign that fills a span of the kind behind its label.
+char fill_sign(int kind);
 
 // Columns the whole makespan takes, `columns` or fewer. Where all actions begin and end on a grid that is coarse
 // enough, every step of it gets the same whole number of columns.

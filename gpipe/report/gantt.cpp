@@ -12,6 +12,7 @@ namespace gpipe {
 namespace {
 
 using chart::Cell;
+using chart::CellPart;
 using chart::Row;
 
 constexpr int kMaxWidth = 10000;
@@ -36,14 +37,16 @@ constexpr Paint kPaints[chart::kNumKinds][2] = {
     {{133, 231, 175}, {133, 231, 175}},  // U purple
 };
 
+bool is_fill(const Cell& cell) { return cell.part == CellPart::kFill; }
+
 bool same_paint(const Cell& a, const Cell& b) {
-  return a.kind == b.kind && a.shade == b.shade && a.is_fill == b.is_fill;
+  return a.kind == b.kind && a.shade == b.shade && is_fill(a) == is_fill(b);
 }
 
 std::string paint_code(const Cell& cell) {
   if (cell.kind == chart::kIdle) return fmt::format("\x1b[0;38;5;{}m", kIdleInk);
   const Paint& paint = kPaints[cell.kind][cell.shade];
-  return fmt::format("\x1b[38;5;{};48;5;{}m", cell.is_fill ? paint.fill_ink : paint.ink, paint.paper);
+  return fmt::format("\x1b[38;5;{};48;5;{}m", is_fill(cell) ? paint.fill_ink : paint.ink, paint.paper);
 }
 
 void append_cells(std::string& out, const std::vector<Cell>& cells, bool colour) {
@@ -69,10 +72,10 @@ std::string_view first_characters(std::string_view text, int width) {
   return text.substr(0, bytes);
 }
 
-// A caption. With a kind, its first character is painted like that kind.
+// A caption. The signs in front of it are those it explains, painted as in the chart.
 struct Item {
   std::string text;
-  int kind = -1;
+  std::vector<Cell> signs = {};
 };
 
 // The items two blanks apart, on as many lines as they need.
@@ -85,12 +88,10 @@ void append_items(std::string& out, const std::vector<Item>& items, const GanttO
     const bool fits = used > 0 && used + 2 + length <= options.width;
     if (used > 0) out += fits ? "  " : "\n";
     used = fits ? used + 2 + length : length;
-    if (item.kind < 0) {
-      out += text;
-      continue;
-    }
-    append_cells(out, {{text.front(), static_cast<std::int8_t>(item.kind), 0, false}}, options.colour);
-    out += text.substr(1);
+    const std::size_t num_signs = std::min(item.signs.size(), text.size());
+    append_cells(out, {item.signs.begin(), item.signs.begin() + static_cast<std::ptrdiff_t>(num_signs)},
+                 options.colour);
+    out += text.substr(num_signs);
   }
   if (used > 0) out += '\n';
 }
@@ -147,17 +148,50 @@ std::vector<Item> heading(const Timeline& timeline) {
   return items;
 }
 
-std::vector<Item> legend(const std::vector<Row>& rows, bool any_dense) {
-  bool occurs[chart::kNumKinds] = {};
-  for (const Row& row : rows) {
-    for (const chart::Bar& bar : row.bars) occurs[bar.kind] = true;
+// The signs that stand in the rows, so that the legend explains each of them and nothing else.
+struct Signs {
+  bool kinds[chart::kNumKinds] = {};  // of the bars, drawn or too short for it
+  bool fills[chart::kNumKinds] = {};
+  bool stages = false;
+  bool micro_batches = false;
+  bool several_spans = false;
+  bool shades = false;
+
+  void add(const Row& row, const std::vector<Cell>& cells) {
+    for (const chart::Bar& bar : row.bars) kinds[bar.kind] = true;
+    for (const Cell& cell : cells) {
+      if (is_fill(cell)) fills[cell.kind] = true;
+      stages = stages || cell.part == CellPart::kStage;
+      micro_batches = micro_batches || cell.part == CellPart::kMicroBatch;
+      several_spans = several_spans || cell.part == CellPart::kSeveralSpans;
+      shades = shades || cell.shade > 0;
+    }
   }
+};
+
+Item explain_kind(int kind, bool has_fill) {
+  const auto painted = static_cast<std::int8_t>(kind);
+  Item item;
+  item.signs.push_back({chart::kind_letter(kind), painted, 0, CellPart::kLetter});
+  if (has_fill) item.signs.push_back({chart::fill_sign(kind), painted, 0, CellPart::kFill});
+  for (const Cell& sign : item.signs) item.text += sign.symbol;
+  item.text += fmt::format(" {}", chart::kind_name(kind));
+  return item;
+}
+
+std::vector<Item> legend(const Signs& signs, bool colour) {
   std::vector<Item> items;
   for (int kind = 0; kind < chart::kNumKinds; ++kind) {
-    if (occurs[kind]) items.push_back({fmt::format("{} {}", chart::kind_letter(kind), chart::kind_name(kind)), kind});
+    if (signs.kinds[kind]) items.push_back(explain_kind(kind, signs.fills[kind]));
   }
-  items.push_back({". idle", chart::kIdle});
-  if (any_dense) items.push_back({"lower case: several in a column"});
+  items.push_back({". idle", {Cell{}}});
+  if (signs.several_spans) items.push_back({"lower case: several in a column"});
+  if (signs.stages) {
+    items.push_back({"2F1: stage 2, micro-batch 1"});
+  } else if (signs.micro_batches) {
+    items.push_back({"F1: micro-batch 1"});
+  }
+  if (colour && signs.shades) items.push_back({"lighter: every second stage of a worker"});
   return items;
 }
 
@@ -177,14 +211,15 @@ std::string to_gantt(const Timeline& timeline, const GanttOptions& requested) {
   std::string out;
   append_items(out, heading(timeline), options);
   out += axis(timeline.makespan_seconds, layout, scale);
-  bool any_dense = false;
+  Signs signs;
   for (int worker = 0; worker < num_rows; ++worker) {
     const Row& row = rows[worker];
-    const bool dense = chart::is_dense(row, scale);
-    any_dense = any_dense || dense;
+    const std::vector<Cell> cells = chart::is_dense(row, scale)
+                                        ? chart::draw_density(row, scale)
+                                        : chart::draw_spans(timeline.workers[worker], row, scale);
+    signs.add(row, cells);
     if (layout.number > 0) out += fmt::format("{:>{}} |", worker, layout.number);
-    append_cells(out, dense ? chart::draw_density(row, scale) : chart::draw_spans(timeline.workers[worker], row, scale),
-                 options.colour);
+    append_cells(out, cells, options.colour);
     if (layout.number > 0) out += '|';
     if (layout.busy) out += fmt::format("{:>4.0f}%", 100 * row.busy_fraction);
     out += '\n';
@@ -193,7 +228,7 @@ std::string to_gantt(const Timeline& timeline, const GanttOptions& requested) {
     append_items(out, {{fmt::format("… and {}", count(timeline.num_workers() - num_rows, "more worker", "s"))}},
                  options);
   }
-  append_items(out, legend(rows, any_dense), options);
+  append_items(out, legend(signs, options.colour), options);
   append_items(out,
                {{"makespan " + chart::format_seconds(timeline.makespan_seconds)},
                 {"bubble " + chart::format_percent(timeline.bubble_fraction)}},

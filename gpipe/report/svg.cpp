@@ -22,6 +22,9 @@ constexpr double kWidth = 1200;
 constexpr double kMargin = 28;
 constexpr double kLabelPitch = 14;  // least distance between two worker names
 constexpr int kMaxTicks = 12;
+constexpr double kSwatchPitch = 15;
+constexpr double kLegendTop = 46;
+constexpr double kLegendPitch = 22;
 
 constexpr const char* kFonts = "system-ui,-apple-system,Segoe UI,Roboto,Helvetica,Arial,DejaVu Sans,sans-serif";
 constexpr const char* kIdleFill = "#eff2f5";
@@ -55,17 +58,16 @@ class Picture {
   explicit Picture(const Timeline& timeline) : timeline_(timeline) {
     rows_.reserve(timeline.workers.size());
     for (int worker = 0; worker < timeline.num_workers(); ++worker) rows_.push_back(chart::make_row(timeline, worker));
-    geometry_ = chart::make_svg_geometry(rows_);
+    geometry_ = chart::make_svg_geometry(timeline, rows_);
   }
 
   std::string draw() {
-    open();
     heading();
     axis();
     rows();
     legend();
     out_ += "</svg>\n";
-    return std::move(out_);
+    return opening() + out_;
   }
 
  private:
@@ -76,14 +78,18 @@ class Picture {
 
   std::string title() const { return timeline_.name.empty() ? "timeline" : escape(timeline_.name); }
 
-  void open() {
-    const double height = px(geometry_.bottom + 84);
-    add("<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\" "
+  // Last, because the legend says how high the picture is.
+  std::string opening() const {
+    const double height = px(geometry_.bottom + legend_y_ + 38);
+    std::string out = fmt::format(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\" "
         "font-family=\"{2}\" font-size=\"12\" fill=\"#57606a\">\n",
         kWidth, height, kFonts);
-    add("<title>{}</title>\n", title());
-    add("<rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"10\" fill=\"#ffffff\" stroke=\"#d0d7de\"/>\n",
+    out += fmt::format("<title>{}</title>\n", title());
+    out += fmt::format(
+        "<rect x=\"0.5\" y=\"0.5\" width=\"{}\" height=\"{}\" rx=\"10\" fill=\"#ffffff\" stroke=\"#d0d7de\"/>\n",
         kWidth - 1, height - 1);
+    return out;
   }
 
   void heading() {
@@ -147,28 +153,33 @@ class Picture {
     const bool has_shades = geometry_.num_shades > 1;
     for (int kind = 0; kind < chart::kNumKinds; ++kind) {
       if (!occurs[kind]) continue;
-      swatch(chart::make_svg_shade(kind, 0, 1).fill);
-      if (has_shades && kind != chart::kUpdate) swatch(chart::make_svg_shade(kind, 1, 2).fill);
-      caption(chart::kind_name(kind));
+      std::vector<std::string> swatches = {fill(chart::make_svg_shade(kind, 0, 1).fill)};
+      if (has_shades && kind != chart::kUpdate) swatches.push_back(fill(chart::make_svg_shade(kind, 1, 2).fill));
+      explain(swatches, chart::kind_name(kind));
     }
-    swatch(kIdleFill);
-    caption("idle");
-    if (!timeline_.critical_path.empty()) {
-      swatch(kIdleFill, chart::kCriticalStroke);
-      caption("critical path");
-    }
-    if (has_shades) caption("lighter: later stage");
+    explain({fill(kIdleFill)}, "idle");
+    if (!timeline_.critical_path.empty()) explain({fill(kIdleFill) + chart::kCriticalStroke}, "critical path");
+    if (has_shades) explain({}, "lighter: later stage");
+    if (geometry_.has_numbers) explain({}, "number: micro-batch");
+    if (geometry_.has_stacks) explain({}, "colours above each other: several narrow spans");
   }
 
-  void swatch(const std::string& fill, const char* stroke = "") {
-    add("<rect x=\"{}\" y=\"{}\" width=\"13\" height=\"13\" rx=\"2.5\" fill=\"{}\"{}/>\n", px(legend_x_),
-        px(geometry_.bottom + 46), fill, stroke);
-    legend_x_ += 15;
-  }
+  static std::string fill(const std::string& colour) { return fmt::format(" fill=\"{}\"", colour); }
 
-  void caption(const std::string& text) {
-    add("<text x=\"{}\" y=\"{}\">{}</text>\n", px(legend_x_ + 5), px(geometry_.bottom + 57), text);
-    legend_x_ += 5 + 6.6 * static_cast<double>(text.size()) + 16;
+  // Swatches, given by their attributes, and what they mean; on a new line if this one is full.
+  void explain(const std::vector<std::string>& swatches, const std::string& text) {
+    const double caption_width = 5 + 6.6 * static_cast<double>(text.size());
+    if (legend_x_ + kSwatchPitch * static_cast<double>(swatches.size()) + caption_width > kWidth - kMargin) {
+      legend_x_ = Geometry::kLeft;
+      legend_y_ += kLegendPitch;
+    }
+    for (const std::string& attributes : swatches) {
+      add("<rect x=\"{}\" y=\"{}\" width=\"13\" height=\"13\" rx=\"2.5\"{}/>\n", px(legend_x_),
+          px(geometry_.bottom + legend_y_), attributes);
+      legend_x_ += kSwatchPitch;
+    }
+    add("<text x=\"{}\" y=\"{}\">{}</text>\n", px(legend_x_ + 5), px(geometry_.bottom + legend_y_ + 11), text);
+    legend_x_ += caption_width + 16;
   }
 
   const Timeline& timeline_;
@@ -176,6 +187,7 @@ class Picture {
   Geometry geometry_;
   std::string out_;
   double legend_x_ = Geometry::kLeft;
+  double legend_y_ = kLegendTop;  // from the last row
 };
 
 }  // namespace

@@ -94,6 +94,10 @@ std::string tooltip(const WorkerTimeline& worker, std::size_t bar) {
                      span.action.micro_batch, times(span.start_seconds, span.end_seconds));
 }
 
+bool is_merged(const Bar& bar, const SvgGeometry& geometry) {
+  return bar.length() * SvgGeometry::kWidth < geometry.merge_below;
+}
+
 struct Rect {
   double x;
   double y;
@@ -115,15 +119,19 @@ void append_bar(std::string& out, const Rect& rect, const std::string& fill, con
 }
 
 void append_number(std::string& out, const Rect& rect, const std::string& ink, int number) {
-  const std::string text = std::to_string(number);
-  if (rect.height < kNumberedBarHeight || static_cast<double>(text.size()) * kDigitPixels + 2 > rect.width) return;
   fmt::format_to(std::back_inserter(out), "<text x=\"{}\" y=\"{}\" fill=\"{}\">{}</text>\n",
-                 px(rect.x + rect.width / 2), px(rect.y + rect.height / 2 + 4.3), ink, text);
+                 px(rect.x + rect.width / 2), px(rect.y + rect.height / 2 + 4.3), ink, number);
+}
+
+// Spans that take no time are not seen, and need no room.
+bool has_room_for_its_number(const Bar& bar, const Span& span) {
+  const auto num_digits = static_cast<double>(std::to_string(span.action.micro_batch).size());
+  return bar.length() <= 0 || num_digits * kDigitPixels + 2 <= bar.length() * SvgGeometry::kWidth;
 }
 
 }  // namespace
 
-SvgGeometry make_svg_geometry(const std::vector<Row>& rows) {
+SvgGeometry make_svg_geometry(const Timeline& timeline, const std::vector<Row>& rows) {
   SvgGeometry geometry;
   const double num_rows = std::max<double>(1, static_cast<double>(rows.size()));
   geometry.pitch = std::clamp(900 / num_rows, 2.0, 34.0);
@@ -131,7 +139,17 @@ SvgGeometry make_svg_geometry(const std::vector<Row>& rows) {
   geometry.bottom = geometry.row_top(static_cast<int>(rows.size())) - geometry.pitch + geometry.bar_height;
   geometry.merge_below = std::max(kLeastPixels, SvgGeometry::kWidth * num_rows / kMostRects);
   geometry.stack_width = std::max(2 * kLeastPixels, num_rows / 128);
-  for (const Row& row : rows) geometry.num_shades = std::clamp(row.num_chunks, geometry.num_shades, kMaxShades);
+  geometry.has_numbers = geometry.bar_height >= kNumberedBarHeight;
+  for (std::size_t worker = 0; worker < rows.size(); ++worker) {
+    const Row& row = rows[worker];
+    geometry.num_shades = std::clamp(row.num_chunks, geometry.num_shades, kMaxShades);
+    for (std::size_t index = 0; index < row.bars.size(); ++index) {
+      const Bar& bar = row.bars[index];
+      geometry.has_stacks = geometry.has_stacks || (bar.length() > 0 && is_merged(bar, geometry));
+      const std::vector<Span>& spans = timeline.workers[worker].spans;
+      if (index < spans.size()) geometry.has_numbers &= has_room_for_its_number(bar, spans[index]);
+    }
+  }
   return geometry;
 }
 
@@ -152,7 +170,7 @@ void append_svg_row(std::string& out, const WorkerTimeline& worker, const Row& r
   for (std::size_t index = 0; index < row.bars.size(); ++index) {
     const Bar& bar = row.bars[index];
     const Rect rect = {SvgGeometry::x(bar.begin), place.top, bar.length() * SvgGeometry::kWidth, geometry.bar_height};
-    if (rect.width < geometry.merge_below) {
+    if (is_merged(bar, geometry)) {
       stacks.add(rect.x, rect.x + rect.width, bar.kind);
       continue;
     }
@@ -161,7 +179,8 @@ void append_svg_row(std::string& out, const WorkerTimeline& worker, const Row& r
     const SvgShade shade = make_svg_shade(bar.kind, rank, geometry.num_shades);
     append_bar(out, inset(rect, critical ? 1.2 : 0.5), shade.fill, critical ? kCriticalStroke : "");
     fmt::format_to(std::back_inserter(out), "><title>{}</title></rect>\n", tooltip(worker, index));
-    if (index < worker.spans.size()) append_number(numbers, rect, shade.ink, worker.spans[index].action.micro_batch);
+    if (geometry.has_numbers && index < worker.spans.size())
+      append_number(numbers, rect, shade.ink, worker.spans[index].action.micro_batch);
   }
   stacks.close();
   stacks.append_to(out);

@@ -15,10 +15,12 @@ struct SvgGeometry {
   static constexpr double kTop = 92;  // of the first row
   double pitch = 0;                   // from row to row
   double bar_height = 0;
-  double bottom = 0;       // of the last row
-  double merge_below = 0;  // narrower spans are merged ...
-  double stack_width = 0;  // ... into stacks about this wide
-  int num_shades = 1;      // a stage of a worker has one of so many
+  double bottom = 0;         // of the last row
+  double merge_below = 0;    // narrower spans are merged ...
+  double stack_width = 0;    // ... into stacks about this wide
+  int num_shades = 1;        // a stage of a worker has one of so many
+  bool has_numbers = false;  // of the micro-batches: on every span or on none, as the narrowest has room for its own
+  bool has_stacks = false;   // some spans are merged
   static double x(double position) { return kLeft + position * kWidth; }
   double row_top(int row) const { return kTop + row * pitch; }
 };
@@ -28,7 +30,8 @@ struct SvgPlace {
   double top;  // of the row
 };
 
-SvgGeometry make_svg_geometry(const std::vector<Row>& rows);
+// `rows` are those of `timeline`.
+SvgGeometry make_svg_geometry(const Timeline& timeline, const std::vector<Row>& rows);
 
 // Two decimals are enough for a pixel.
 double px(double value);

@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "cli/option_names.h"
 #include "run_command.h"
 #include "tests/os/scratch.h"
 
@@ -118,6 +119,53 @@ TEST(Command, RefusesAnEmptyFileName) {
                                      Arguments{"simulate", "1f1b", "--svg", ""}, Arguments{"plan", "--profile", ""}}) {
     expect_bad_usage(run_gpipe(arguments), "'' is not the name of a file", "--help");
   }
+}
+
+TEST(Command, EveryCommandEndsWithTheSameCodeIfAFileIsNotThere) {
+  const TemporaryFolder folder;
+  const std::string none = folder.path("none");
+  for (const Arguments& arguments :
+       {Arguments{"check", none}, Arguments{"simulate", "--file", none},
+        Arguments{"simulate", "1f1b", "--stages", "2", "--micro-batches", "2", "--profile", none},
+        Arguments{"plan", "--profile", none, "--stages", "2", "--micro-batches", "2"},
+        Arguments{"bleu", "--reference", none, none}}) {
+    expect_bad_usage(run_gpipe(arguments), "cannot read '" + none + "': No such file or directory", "name a file");
+  }
+  EXPECT_THAT(run_gpipe({"--help"}).out, HasSubstr("a file or data set that is not there"));
+}
+
+TEST(Command, CallsOptionsInErrorsAsTheyAreTyped) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write(
+      "profile.json", R"({"layers": [{"name": "a", "forward_seconds": 1, "backward_seconds": 2, "parameter_bytes": 8,
+                                      "activation_bytes": 16, "output_bytes": 4}]})");
+  const Outcome speeds =
+      run_gpipe({"plan", "--profile", profile, "--stages", "1", "--micro-batches", "2", "--worker-speed", "1,1"});
+  EXPECT_THAT(speeds.err, HasSubstr("--worker-speed"));
+  EXPECT_THAT(speeds.err, Not(HasSubstr("worker_speed"))) << speeds.err;
+}
+
+TEST(OptionNames, StandForTheLibrarysNamesWhereTheCommandHasThem) {
+  CLI::App app("", "gpipe");
+  CLI::App& train = *app.add_subcommand("train");
+  for (const char* option : {"--stages", "--micro-batches", "--balance"}) train.add_flag(option);
+  app.parse("train");
+  const auto text = [&](const char* message) { return with_option_names(message, app); };
+  EXPECT_EQ(text("num_stages is 3, or set num_stages to 4"), "--stages is 3, or set --stages to 4");
+  EXPECT_EQ(text("lower num_stages"), "lower --stages");
+  EXPECT_EQ(text("balance has 2 entries, num_micro_batches is 0"), "--balance has 2 entries, --micro-batches is 0");
+  EXPECT_EQ(text("the balance of num_stages_max"), "the balance of num_stages_max");
+  EXPECT_EQ(text("\"num_stages\" is missing"), "\"num_stages\" is missing");
+  EXPECT_EQ(text("threads_per_stage is 0"), "threads_per_stage is 0");
+}
+
+TEST(Command, GetDataIsACommand) {
+  const Outcome help = run_gpipe({"get-data", "--help"});
+  EXPECT_EQ(help.exit_code, 0) << help.err;
+  EXPECT_THAT(help.out, StartsWith("Usage: gpipe get-data "));
+  const Outcome unknown = run_gpipe({"get-data", "no-such-set"});
+  EXPECT_EQ(unknown.exit_code, 2);
+  EXPECT_THAT(unknown.err, HasSubstr("no data set 'no-such-set'"));
 }
 
 TEST(Command, MakesControlCharactersInMessagesVisible) {

@@ -152,18 +152,38 @@ TEST(ScheduleCommand, PaintsTheGanttOnATerminalUnlessToldNotTo) {
               Not(HasSubstr("\x1b")));
 }
 
+// Columns of the first row of a gantt.
+std::size_t row_width(const std::string& text) {
+  const std::size_t row = text.find("\n0 |");
+  return text.find_first_of("\r\n", row + 1) - row - 1;
+}
+
 TEST(ScheduleCommand, TheGanttFillsTheWidthOfTheTerminal) {
   const auto width = [](int columns, const Arguments& environment) {
     const Outcome outcome = run_gpipe_on_terminal(
         {"schedule", "1f1b", "--stages", "2", "--micro-batches", "300", "--format", "gantt", "--color", "never"},
         columns, environment);
-    const std::size_t row = outcome.out.find("\n0 |");
-    return outcome.out.find_first_of("\r\n", row + 1) - row - 1;
+    return row_width(outcome.out);
   };
   EXPECT_EQ(width(80, {}), 80u);
   EXPECT_EQ(width(160, {}), 160u);
   EXPECT_EQ(width(0, {"COLUMNS=120"}), 120u);
   EXPECT_EQ(width(0, {"COLUMNS=wide"}), 100u);
+}
+
+TEST(ScheduleCommand, TheGanttIsAsWideAsAskedFor) {
+  const auto gantt = [](const std::string& width) {
+    return Arguments{"schedule", "1f1b",  "--stages", "2",     "--micro-batches", "300",
+                     "--format", "gantt", "--color",  "never", "--width",         width};
+  };
+  EXPECT_EQ(row_width(run_gpipe(gantt("72")).out), 72u);
+  EXPECT_EQ(row_width(run_gpipe(gantt("300")).out), 300u);
+  EXPECT_EQ(row_width(run_gpipe_on_terminal(gantt("72"), 160).out), 72u);
+  for (const char* width : {"0", "19", "10001", "-1", "wide", ""}) {
+    const Outcome outcome = run_gpipe(gantt(width));
+    EXPECT_EQ(outcome.exit_code, 2) << width;
+    EXPECT_THAT(outcome.err, HasSubstr("--width: '" + std::string(width) + "' is not a")) << width;
+  }
 }
 
 TEST(ScheduleCommand, DrawsASvg) {

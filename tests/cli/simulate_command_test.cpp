@@ -47,8 +47,9 @@ TEST(SimulateCommand, PrintsWhereTheTimeWent) {
   EXPECT_EQ(outcome.exit_code, 0);
   EXPECT_EQ(outcome.err, "");
   // (M + K - 1) (F + B) = 33; the bubble is (K - 1) / (M + K - 1).
-  for (const char* part : {"makespan 33 s", "27.3", "critical path", "peak activations", "useful", "recompute",
-                           "weight update", "load imbalance", "bubble", "communication", "workers x makespan"}) {
+  for (const char* part :
+       {"makespan 33 s", "27.3", "critical path", "peak activations", "useful", "recompute", "weight update",
+        "idle: load imbalance", "idle: schedule", "idle: communication", "workers x makespan"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
@@ -232,6 +233,27 @@ TEST(SimulateCommand, LeavesTheGanttOutWhereItWouldNotBeLegible) {
   EXPECT_THAT(outcome.out, HasSubstr("no gantt: the actions do not fit into 100 columns"));
   EXPECT_THAT(outcome.out, HasSubstr("2 workers, 2 stages, 400 micro-batches"));
   EXPECT_THAT(outcome.out, HasSubstr("makespan 1203 s"));
+}
+
+TEST(SimulateCommand, DrawsTheGanttAsWideAsAskedFor) {
+  const Arguments many = {"simulate", "1f1b", "--stages", "2", "--micro-batches", "400", "--width"};
+  Arguments wide = many;
+  wide.emplace_back("2000");
+  EXPECT_THAT(run_gpipe(wide).out, HasSubstr("\n0 |F"));
+  Arguments narrow = many;
+  narrow.emplace_back("60");
+  EXPECT_THAT(run_gpipe(narrow).out, HasSubstr("do not fit into 60 columns; try --width N or --svg FILE"));
+}
+
+// All of the idle time is the bubble: what it consists of has other names.
+TEST(SimulateCommand, CallsOneNumberBubble) {
+  const Outcome outcome = run_gpipe(simulate("1f1b", {"--link-latency", "1"}));
+  const std::size_t first = outcome.out.find("bubble");
+  ASSERT_NE(first, std::string::npos);
+  EXPECT_EQ(outcome.out.find("bubble", first + 1), std::string::npos) << outcome.out;
+  const json result = simulate_json("1f1b", {"--link-latency", "1"});
+  const auto percent = std::to_string(100 * result["bubble_fraction"].get<double>());
+  EXPECT_THAT(outcome.out, HasSubstr("bubble " + percent.substr(0, percent.find('.'))));
 }
 
 TEST(SimulateCommand, RefusesCostsThatAreNone) {

@@ -65,8 +65,8 @@ TEST(DataDir, SaysHowToGetAMissingDataSet) {
   const Variable own("GPIPE_DATA_DIR", folder.path());
   EXPECT_THAT(
       refusal([] { find_data_set("cifar10"); }),
-      AllOf(HasSubstr("cifar10: not found in " + folder.path("cifar10")), EndsWith("run scripts/get-data cifar10")));
-  EXPECT_THAT(refusal([] { find_data_set("kjv"); }), EndsWith("scripts/get-data kjv"));
+      AllOf(HasSubstr("cifar10: not found in " + folder.path("cifar10")), EndsWith("run gpipe get-data cifar10")));
+  EXPECT_THAT(refusal([] { find_data_set("kjv"); }), EndsWith("gpipe get-data kjv"));
 }
 
 // As in a folder that must not be read, but for root, too: a link to itself.

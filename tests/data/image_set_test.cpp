@@ -60,14 +60,14 @@ TEST(FashionMnist, MayBeUnpacked) {
 TEST(FashionMnist, SaysHowToGetWhatIsMissing) {
   const Folder folder;
   EXPECT_THAT(refusal([&] { read_fashion_mnist(folder.path(), Split::kTrain); }),
-              AllOf(HasSubstr("no file train-images-idx3-ubyte.gz"), EndsWith("run scripts/get-data fashion-mnist")));
+              AllOf(HasSubstr("no file train-images-idx3-ubyte.gz"), EndsWith("run gpipe get-data fashion-mnist")));
   EXPECT_THROW(read_fashion_mnist(folder.path(), Split::kDev), InvalidArgument);
 }
 
 TEST(FashionMnist, RefusesLabelsOutOfRange) {
   EXPECT_THAT(fashion_refusal(idx_bytes({2, 28, 28}, random_bytes(2 * kFashionBytes, 1)), idx_bytes({2}, {9, 10})),
               AllOf(HasSubstr("t10k-labels-idx1-ubyte.gz"), HasSubstr("label 10 of image 1 is out of range"),
-                    EndsWith("expected 0 to 9; run scripts/get-data fashion-mnist")));
+                    EndsWith("expected 0 to 9; run gpipe get-data fashion-mnist")));
 }
 
 TEST(FashionMnist, RefusesAnotherNumberOfLabels) {
@@ -190,7 +190,7 @@ TEST(Cifar10, RefusesBinaryBatchesThatAreNotWhole) {
   EXPECT_THAT(refusal([&] { read_cifar10_binary(folder.path(), Split::kTrain, kBatch); }),
               AllOf(HasSubstr("no file data_batch_1.bin"),
                     EndsWith("; copy it again from cifar-10-binary.tar.gz, or delete the .bin files and run "
-                             "scripts/get-data cifar10")));
+                             "gpipe get-data cifar10")));
 }
 
 TEST(Cifar10, RefusesPngsThatAreDamagedOrOfAnotherKind) {
@@ -203,8 +203,8 @@ TEST(Cifar10, RefusesPngsThatAreDamagedOrOfAnotherKind) {
   const std::string bytes = png_batch(0);
   EXPECT_EQ(png_refusal(bytes), "not refused");
   EXPECT_THAT(png_refusal(bytes.substr(0, bytes.size() / 2)), HasSubstr("damaged PNG"));
-  EXPECT_THAT(png_refusal("no PNG"), AllOf(HasSubstr("damaged PNG"), EndsWith("; run scripts/get-data cifar10")));
-  EXPECT_THAT(png_refusal(""), AllOf(HasSubstr("empty"), EndsWith("; run scripts/get-data cifar10")));
+  EXPECT_THAT(png_refusal("no PNG"), AllOf(HasSubstr("damaged PNG"), EndsWith("; run gpipe get-data cifar10")));
+  EXPECT_THAT(png_refusal(""), AllOf(HasSubstr("empty"), EndsWith("; run gpipe get-data cifar10")));
   std::string flipped = bytes;
   flipped[bytes.size() / 2] = static_cast<char>(flipped[bytes.size() / 2] ^ 1);
   EXPECT_THAT(png_refusal(flipped), HasSubstr("damaged PNG"));

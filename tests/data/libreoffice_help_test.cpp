@@ -141,21 +141,21 @@ TEST(LibreofficeHelp, LeavesOutValencianUnlessItIsNamed) {
 
 TEST(LibreofficeHelp, SaysHowToGetWhatIsMissing) {
   const Folder folder;
-  EXPECT_THAT(refusal([&] { read(folder); }), HasSubstr("no language in it; run scripts/get-data libreoffice-help"));
-  EXPECT_THAT(refusal([&] { help_languages(folder.path("none")); }), HasSubstr("run scripts/get-data"));
+  EXPECT_THAT(refusal([&] { read(folder); }), HasSubstr("no language in it; run gpipe get-data libreoffice-help"));
+  EXPECT_THAT(refusal([&] { help_languages(folder.path("none")); }), HasSubstr("run gpipe get-data"));
   const std::string page = page_of(Split::kTrain);
   write_page(folder, "de", page, "<p id=a>x</p>");
   EXPECT_THAT(refusal([&] { read(folder); }),
-              AllOf(HasSubstr("en-US"), EndsWith("scripts/get-data libreoffice-help en-us")));
+              AllOf(HasSubstr("en-US"), EndsWith("gpipe get-data libreoffice-help en-us")));
   write_page(folder, "en-US", page, "<p id=b>y</p>");
   EXPECT_THAT(refusal([&] { read(folder); }), HasSubstr("no paragraph in it has its translation"));
   EXPECT_THAT(refusal([&] { read(folder, {"pt-BR"}); }),
-              AllOf(HasSubstr("no language 'pt-BR'"), EndsWith("run scripts/get-data libreoffice-help pt-br")));
+              AllOf(HasSubstr("no language 'pt-BR'"), EndsWith("run gpipe get-data libreoffice-help pt-br")));
   std::filesystem::create_directories(folder.path("it/text"));
   EXPECT_THAT(refusal([&] { read(folder, {"it"}); }), HasSubstr("no pages (*.html) in it"));
   write_page(folder, "fr", page, "\xff");
   EXPECT_THAT(refusal([&] { read(folder, {"fr"}); }),
-              AllOf(HasSubstr("not UTF-8"), EndsWith("; run scripts/get-data --again libreoffice-help fr")));
+              AllOf(HasSubstr("not UTF-8"), EndsWith("; run gpipe get-data --again libreoffice-help fr")));
 }
 
 class CachedHelp : public ::testing::Test {

@@ -164,6 +164,22 @@ TEST(Launch, EndsWithTheCodeOfTheFirstRankThatFails) {
   EXPECT_THAT(processes_with(word), IsEmpty());
 }
 
+TEST(Launch, BadUsageIsToldByTheFirstRankAlone) {
+  const Outcome outcome = launch({"-n", "4"}, "exec " GPIPE_COMMAND " schedule 1f1b --stages four --micro-batches 4");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("[0] gpipe: --stages: 'four' is not a whole number"));
+  for (const char* other : {"[1] ", "[2] ", "[3] "}) EXPECT_THAT(outcome.err, Not(HasSubstr(other)));
+  const std::size_t first = outcome.err.find("'four'");
+  EXPECT_EQ(outcome.err.find("'four'", first + 1), std::string::npos) << outcome.err;
+}
+
+TEST(Launch, BadUsageOfOneRankAloneIsToldByIt) {
+  const Outcome outcome =
+      launch({"-n", "2"}, "[ $RANK = 0 ] && exec sleep 1000; exec " GPIPE_COMMAND " schedule 1f1b --stages four");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("[1] gpipe: --stages: 'four' is not a whole number"));
+}
+
 TEST(Launch, EndsWith128AndTheSignalThatKilledARank) {
   const Outcome outcome = launch({"-n", "3"}, "if [ $RANK = 2 ]; then kill -9 $$; fi; sleep 1000");
   EXPECT_EQ(outcome.exit_code, 128 + SIGKILL);

@@ -147,16 +147,60 @@ TEST(Gantt, NeverWiderThanAsked) {
   }
 }
 
-TEST(Gantt, ColourChangesNoCharacter) {
+// The caption of the shades, and the blanks or the line break in front of it.
+std::string without_shades(std::string text) {
+  const std::string caption = "lighter: every second stage of a worker";
+  const std::size_t at = text.find(caption);
+  if (at == std::string::npos) return text;
+  const std::size_t before = text[at - 1] == '\n' ? 1 : 2;
+  return text.erase(at - before, before + caption.size());
+}
+
+TEST(Gantt, ColourAddsNothingButTheCaptionOfTheShades) {
   for (const Timeline& timeline : many_timelines()) {
-    for (int width = 20; width <= 200; width += 7) {
+    for (int width = 40; width <= 200; width += 7) {
       const std::string plain = to_gantt(timeline, of_width(width));
       const std::string colour = to_gantt(timeline, coloured(width));
       EXPECT_THAT(plain, Not(HasSubstr("\x1b")));
       EXPECT_THAT(colour, HasSubstr("\x1b["));
-      ASSERT_EQ(without_colour(colour), plain);
+      ASSERT_EQ(without_shades(without_colour(colour)), plain);
     }
   }
+}
+
+// What stands between the chart and the last line.
+std::string legend_of(const std::string& text) {
+  const std::size_t begin = text.find('\n', text.rfind('|')) + 1;
+  return text.substr(begin, text.rfind("makespan") - begin);
+}
+
+TEST(Gantt, TheLegendExplainsEverySignThatOccursAndNoOther) {
+  for (const Timeline& timeline : many_timelines()) {
+    for (int width = 40; width <= 200; width += 7) {
+      const std::string text = to_gantt(timeline, of_width(width));
+      const std::string legend = legend_of(text);
+      std::string signs;
+      for (const std::string& row : charts(text)) signs += row;
+      const auto occurs = [&](const std::string& any) { return signs.find_first_of(any) != std::string::npos; };
+      for (const char* letter_and_fill : {"F-", "R~", "B=", "I:", "W#", "U+"}) {
+        const std::string letter(1, letter_and_fill[0]);
+        ASSERT_TRUE(!occurs(letter) || legend.find(letter) != std::string::npos) << text;
+        ASSERT_EQ(occurs(std::string(1, letter_and_fill[1])), legend.find(letter_and_fill) != std::string::npos)
+            << text;
+      }
+      ASSERT_THAT(legend, HasSubstr(". idle"));
+      ASSERT_EQ(occurs("0123456789"), legend.find("micro-batch 1") != std::string::npos) << text;
+      ASSERT_EQ(occurs("frbiwu"), legend.find("lower case: several in a column") != std::string::npos) << text;
+    }
+  }
+}
+
+TEST(Gantt, TheLegendExplainsStagesAndTheirShades) {
+  const Timeline timeline = two_chunk_timeline(2, 3);
+  EXPECT_THAT(legend_of(to_gantt(timeline, of_width(100))), HasSubstr("2F1: stage 2, micro-batch 1"));
+  EXPECT_THAT(legend_of(to_gantt(timeline, of_width(100))), Not(HasSubstr("lighter")));
+  EXPECT_THAT(to_gantt(timeline, coloured(100)), HasSubstr("lighter: every second stage of a worker"));
+  EXPECT_THAT(to_gantt(one_f_one_b_timeline(2, 3), coloured(100)), Not(HasSubstr("lighter")));
 }
 
 TEST(Gantt, ColourEndsWithTheLine) {

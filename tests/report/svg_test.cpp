@@ -152,6 +152,47 @@ TEST(Svg, NumbersAreTheMicroBatches) {
   EXPECT_THAT(numbers(to_svg(one_f_one_b_timeline(1, 3))), ::testing::ElementsAre(0, 0, 1, 1, 2, 2));
 }
 
+TEST(Svg, HasNumbersOnAllSpansOrOnNone) {
+  for (int num_micro_batches = 1; num_micro_batches <= 80; ++num_micro_batches) {
+    const Timeline timeline = one_f_one_b_timeline(4, num_micro_batches);
+    const std::string svg = to_svg(timeline);
+    const std::size_t num_numbers = numbers(svg).size();
+    EXPECT_TRUE(num_numbers == 0 || num_numbers == num_spans(timeline)) << num_micro_batches << ": " << num_numbers;
+    EXPECT_EQ(count(svg, ">number: micro-batch</text>"), num_numbers == 0 ? 0u : 1u) << num_micro_batches;
+  }
+}
+
+TEST(Svg, ASpanThatTakesNoTimeLeavesTheOthersTheirNumbers) {
+  Timeline timeline = one_f_one_b_timeline(1, 3);
+  timeline.workers[0].spans[0].end_seconds = timeline.workers[0].spans[0].start_seconds;
+  EXPECT_EQ(numbers(to_svg(timeline)).size(), 5u);
+  timeline.workers[0].spans[1].end_seconds = timeline.workers[0].spans[1].start_seconds + 1e-3;
+  EXPECT_EQ(numbers(to_svg(timeline)).size(), 0u);
+}
+
+TEST(Svg, TheLegendExplainsWhatNarrowSpansAreMergedInto) {
+  const char* caption = "colours above each other: several narrow spans";
+  EXPECT_THAT(to_svg(long_timeline(1, 300000)), HasSubstr(caption));
+  EXPECT_THAT(to_svg(one_f_one_b_timeline(4, 8)), Not(HasSubstr(caption)));
+}
+
+TEST(Svg, ALongLegendGoesOnInTheNextLine) {
+  ActionLists lists = {{{F, 0, 0}, {F, 1, 0}, {R, 1, 0}, {B, 1, 0}, {I, 0, 0}, {W, 0, 0}}};
+  Timeline timeline = run("all", lists, {1, 1});
+  timeline.critical_path = {{0, 0}};
+  timeline.workers[0].spans.back().start_seconds = timeline.workers[0].spans.back().end_seconds - 1e-3;
+  const std::string svg = to_svg(timeline);
+  EXPECT_THAT(svg, HasSubstr("several narrow spans"));
+  double most = 0;
+  for (const std::string& text : all_between(svg, "<text x=", "</text>")) {
+    const std::size_t words = text.find('>') + 1;
+    most = std::max(most, std::stod(text.substr(1)) + 6.6 * static_cast<double>(text.size() - words));
+  }
+  EXPECT_LE(most, 1200);
+  const std::vector<double> heights = attribute(svg, "height");
+  for (const double y : attribute(svg, "y")) EXPECT_LE(y + 12, heights.front());
+}
+
 TEST(Svg, KindsDifferInColour) {
   const std::string recomputed = to_svg(gpipe_timeline(2, 3));
   const std::string split = to_svg(zero_bubble_timeline(2, 3, {1, 1}));

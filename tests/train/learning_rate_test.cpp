@@ -115,5 +115,19 @@ TEST(LearningRate, IsTheSameTextForTheSameCourse) {
             R"({"schedule": "cosine", "peak": 0.1, "warmup_steps": 5, "total_steps": 200, "final_fraction": 0.5})");
 }
 
+TEST(LearningRate, SpeaksInWords) {
+  LearningRate rate = {LearningRateSchedule::kCosine, 3e-3, 50, 2000, 0.1};
+  EXPECT_EQ(rate.in_words(), "cosine from 0.003 to 0.0003 in 2000 steps, 50 of them warm-up");
+  EXPECT_EQ(learning_rate_in_words(rate.to_json()), rate.in_words());
+  rate = {LearningRateSchedule::kConstant, 1e-3, 0, 0, 0};
+  EXPECT_EQ(rate.in_words(), "constant at 0.001");
+  rate = {LearningRateSchedule::kInverseSqrt, 2e-3, 400, 0, 0};
+  EXPECT_EQ(rate.in_words(), "inverse-sqrt from 0.002 after 400 steps of warm-up");
+  EXPECT_EQ(learning_rate_in_words(rate.to_json()), rate.in_words());
+  for (const char* other : {"", "5", "{}", "a course of my own", R"({"schedule": "stairs"})"}) {
+    EXPECT_EQ(learning_rate_in_words(other), other);
+  }
+}
+
 }  // namespace
 }  // namespace gpipe::train

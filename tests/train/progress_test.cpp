@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cctype>
 #include <limits>
+#include <sstream>
 
 namespace gpipe::train {
 namespace {
@@ -49,10 +51,10 @@ TEST(ProgressLine, LeavesOutWhatIsUnknown) {
   Progress progress;
   EXPECT_EQ(progress_line(progress, 80), "train");
   progress.step = 3;
-  progress.phase = "validate";
+  progress.phase = "evaluate";
   progress.unit = "tokens";
   progress.items_per_second = 1.25;
-  EXPECT_EQ(progress_line(progress, 80), "validate  step 3  1.25 tokens/s");
+  EXPECT_EQ(progress_line(progress, 80), "evaluate  step 3  1.25 tokens/s");
 }
 
 TEST(ProgressLine, ShowsALossThatIsNoNumber) {
@@ -70,6 +72,84 @@ TEST(ProgressLine, DropsWhatDoesNotFitFromTheEnd) {
   }
   EXPECT_EQ(progress_line(some_progress(), 40), "train  epoch 2/10  step 37/469");
   EXPECT_EQ(progress_line(some_progress(), 3), "tra");
+}
+
+// The names of the fields of a line, without their values.
+std::vector<std::string> fields_of(const std::string& line) {
+  std::vector<std::string> names;
+  std::istringstream words(line);
+  for (std::string word; words >> word;) {
+    if (std::isalpha(static_cast<unsigned char>(word.front())) != 0) names.push_back(word);
+  }
+  return names;
+}
+
+TEST(ProgressLayout, FieldsNeitherJumpNorComeAndGoAsNumbersGetLongerAndShorter) {
+  for (std::size_t width = 10; width <= 130; ++width) {
+    ProgressLayout layout;
+    std::string line = layout.line(some_progress(), width);
+    Progress progress = some_progress();
+    progress.step = 469;
+    progress.loss = 123.4567;
+    progress.items_per_second = 98765;
+    progress.eta_seconds = 36000;
+    layout.line(progress, width);  // the longest there will be
+    const std::size_t num_fields = fields_of(layout.line(progress, width)).size();
+    for (int step = 1; step <= 469; ++step) {
+      progress.step = step;
+      progress.loss = 123.4567 / step;
+      progress.items_per_second = 98765.0 / step;
+      progress.eta_seconds = 36000.0 / step;
+      line = layout.line(progress, width);
+      EXPECT_LE(line.size(), width);
+      ASSERT_EQ(fields_of(line).size(), num_fields) << line;
+    }
+  }
+}
+
+TEST(ProgressLayout, AFieldStaysInItsColumn) {
+  ProgressLayout layout;
+  Progress progress = some_progress();
+  progress.items_per_second = 12345;
+  const std::size_t column = layout.line(progress, 120).find("ETA");
+  progress.items_per_second = 9.5;
+  EXPECT_EQ(layout.line(progress, 120).find("ETA"), column);
+}
+
+TEST(ProgressLayout, MakesUseOfAWindowThatBecomesWider) {
+  ProgressLayout layout;
+  EXPECT_EQ(layout.line(some_progress(), 20), "train  epoch 2/10");
+  EXPECT_EQ(layout.line(some_progress(), 200), kLine);
+}
+
+TEST(EvaluationProgress, SaysHowFarItIsAndHowLongItWillTake) {
+  EXPECT_EQ(progress_line(progress_of({"evaluate", "samples", 2000, 10000}, 2), 80),
+            "evaluate  samples 2000/10000  1000 samples/s  ETA 0:08");
+  EXPECT_EQ(progress_line(progress_of({"translate", "sentences", 0, 50}, 0), 80),
+            "translate  sentences 0/50  0 sentences/s  ETA ?");
+}
+
+TEST(EvaluationProgress, MeasuresEachPhaseFromItsBeginning) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(true);
+  EvaluationReporter evaluation(reporter);
+  evaluation.update({"evaluate", "samples", 0, 100}, 10);
+  evaluation.update({"evaluate", "samples", 50, 100}, 15);
+  evaluation.update({"translate", "sentences", 0, 10}, 20);
+  evaluation.update({"translate", "sentences", 5, 10}, 30);
+  ASSERT_EQ(screen.written.size(), 4u);
+  EXPECT_EQ(screen.written[1], "\r\x1b[Kevaluate  samples 50/100  10 samples/s  ETA 0:05");
+  EXPECT_EQ(screen.written[3], "\r\x1b[Ktranslate  sentences 5/10  0.5 sentences/s  ETA 0:10");
+}
+
+TEST(ProgressReporter, IsQuietForAnIntervalAfterItsBeginning) {
+  Screen screen;
+  ProgressReporter reporter = screen.reporter(false);
+  reporter.begin(100);
+  reporter.update(Progress(), 109);
+  EXPECT_THAT(screen.written, IsEmpty());
+  reporter.update(Progress(), 110);
+  EXPECT_THAT(screen.written, ElementsAre("train\n"));
 }
 
 TEST(ProgressLine, WritesDurationsAsClocksDo) {

@@ -101,8 +101,10 @@ TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {
   const Arguments train = arguments("other", {});
   command.insert(command.end(), train.begin(), train.end());
   const Outcome refused = run_gpipe(command);
-  EXPECT_NE(refused.exit_code, 0);
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("[0] gpipe: --stages is 2, but gpipe launch started 3 processes"));
   EXPECT_THAT(refused.err, HasSubstr("gpipe launch -n 2"));
+  for (const char* other : {"[1] ", "[2] "}) EXPECT_THAT(refused.err, Not(HasSubstr(other)));
   EXPECT_FALSE(std::filesystem::exists(folder_.path("other.save")));
 }
 
