@@ -73,8 +73,8 @@ std::string LearningRate::to_json() const {
 std::string LearningRate::in_words() const {
   const char* const step = warmup_steps == 1 ? "step" : "steps";
   if (ends(schedule)) {
-    return fmt::format("{} from {:g} to {:g} in {} steps, {} of them warm-up", name(schedule), peak,
-                       final_fraction * peak, total_steps, warmup_steps);
+    return fmt::format("{} from {:g} to {:g} in {} steps{}", name(schedule), peak, final_fraction * peak, total_steps,
+                       warmup_steps == 0 ? "" : fmt::format(", {} of them warm-up", warmup_steps));
   }
   const std::string course = schedule == LearningRateSchedule::kConstant
                                  ? fmt::format("constant at {:g}", peak)

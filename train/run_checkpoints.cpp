@@ -9,6 +9,7 @@
 
 #include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "cli/wrap.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
@@ -22,6 +23,8 @@ namespace {
 
 constexpr const char* kNumBatches = "batches of an epoch";
 constexpr const char* kDataHash = "hash of the data";
+constexpr std::size_t kNoteWidth = 80;
+constexpr std::size_t kNoteIndent = 2;
 
 // Whole or not, as rank 0 sees them.
 std::vector<std::string> candidates(const Pipeline& pipeline, const std::string& folder) {
@@ -134,8 +137,10 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
     throw CheckpointError(resumed.path, " does not say where in the data it was; resume what 'gpipe train' has saved");
   }
   if (state.learning_rate != learning_rate_.to_json()) {
-    resumed.notes += fmt::format("note: the learning rate is {} from now on;\n  it was {}\n", learning_rate_.in_words(),
-                                 cli::printable(learning_rate_in_words(state.learning_rate)));
+    const std::string note =
+        fmt::format("note: the learning rate is now {}; before, it was {}", learning_rate_.in_words(),
+                    cli::printable(learning_rate_in_words(state.learning_rate)));
+    resumed.notes += cli::wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
   }
   const int num_replicas = pipeline->ranks() == nullptr ? 1 : pipeline->ranks()->num_replicas();
   if (manifest.layout.num_replicas != num_replicas) {

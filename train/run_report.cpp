@@ -21,7 +21,7 @@ using cli::format_seconds;
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr std::size_t kHeaderWidth = 80;
-constexpr std::size_t kIndent = 2;
+constexpr std::size_t kHeaderIndent = 2;
 
 std::string ending_text(const TrainingResult& result, const TrainerOptions& options) {
   switch (result.ending) {
@@ -105,13 +105,13 @@ std::string describe_start(const Pipeline& pipeline, const Task& task) {
   if (pipeline->ranks() != nullptr) num_parameters = gpipe::num_parameters(task.chain());  // of all ranks
   const PipelineOptions& options = pipeline->options();
   const auto metadata = task.metadata();
-  const std::string model = fmt::format("{}: {} layers, {:.2f} million parameters, {} batches an epoch",
-                                        cli::printable(metadata.at("gpipe.model")), pipeline->num_layers(),
-                                        static_cast<double>(num_parameters) / 1e6, task.num_batches());
-  const std::string split = fmt::format("{} stages, {} micro-batches, {}", options.num_stages(),
-                                        options.num_micro_batches(), options.schedule());
-  return cli::wrapped(model, kHeaderWidth - kIndent, kIndent) + "\n" +
-         cli::wrapped(split, kHeaderWidth - kIndent, kIndent) + "\n";
+  const std::string model =
+      fmt::format("{}: {} layers, {:.2f} million parameters", cli::printable(metadata.at("gpipe.model")),
+                  pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6);
+  const std::string split = fmt::format("{} stages, {} micro-batches, {}, {} batches an epoch", options.num_stages(),
+                                        options.num_micro_batches(), options.schedule(), task.num_batches());
+  return cli::wrapped(model, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n" +
+         cli::wrapped(split, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n";
 }
 
 std::string describe_end(const TrainingResult& result, const Pipeline& pipeline, const Task& task,

@@ -119,6 +119,8 @@ TEST(LearningRate, SpeaksInWords) {
   LearningRate rate = {LearningRateSchedule::kCosine, 3e-3, 50, 2000, 0.1};
   EXPECT_EQ(rate.in_words(), "cosine from 0.003 to 0.0003 in 2000 steps, 50 of them warm-up");
   EXPECT_EQ(learning_rate_in_words(rate.to_json()), rate.in_words());
+  rate = {LearningRateSchedule::kLinear, 1e-3, 0, 8, 0};
+  EXPECT_EQ(rate.in_words(), "linear from 0.001 to 0 in 8 steps");
   rate = {LearningRateSchedule::kConstant, 1e-3, 0, 0, 0};
   EXPECT_EQ(rate.in_words(), "constant at 0.001");
   rate = {LearningRateSchedule::kInverseSqrt, 2e-3, 400, 0, 0};

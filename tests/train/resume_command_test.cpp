@@ -157,7 +157,7 @@ TEST_F(ResumeLm, TellsWhichOptionsOfTheOptimizerStay) {
       train({"--steps", "2", "--checkpoint-dir", run_, "--resume", "--weight-decay", "0.5", "--lr", "0.002"});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("the weight decay stays 0.01"), HasSubstr("and is not 0.5"),
-                                 HasSubstr("the learning rate is constant at"), Not(HasSubstr("note: lr"))));
+                                 HasSubstr("the learning rate is now constant at"), Not(HasSubstr("note: lr"))));
   EXPECT_THAT(run_gpipe({"inspect", run_}).out, HasSubstr("weight_decay 0.01"));
 }
 
