@@ -9,6 +9,8 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "cli/command.h"
 #include "cli/option.h"
@@ -23,6 +25,11 @@ constexpr int kNarrowest = 40;
 std::string environment(const char* variable) {
   const char* value = std::getenv(variable);
   return value == nullptr ? "" : value;
+}
+
+std::vector<std::string>& messages_after_error() {
+  static std::vector<std::string> messages;
+  return messages;
 }
 
 [[noreturn]] void throw_output_error(int error) {
@@ -64,7 +71,12 @@ void flush_output() {
 void print_error(std::string_view message, std::string_view hint) {
   std::string lines = fmt::format("gpipe: {}\n", printable(message));
   if (!hint.empty()) lines += fmt::format("  {}\n", printable(hint));
+  for (const std::string& more : std::exchange(messages_after_error(), {})) {
+    lines += fmt::format("gpipe: {}\n", printable(more));
+  }
   std::fwrite(lines.data(), 1, lines.size(), stderr);
 }
+
+void tell_after_error(std::string message) { messages_after_error().push_back(std::move(message)); }
 
 }  // namespace gpipe::cli

@@ -22,7 +22,9 @@ int output_width();
 void print(std::string_view text);
 void flush_output();
 
-// "gpipe: <message>" and the hint, indented, on standard error.
+// "gpipe: <message>" and the hint, indented, on standard error. Then what was left by tell_after_error.
 void print_error(std::string_view message, std::string_view hint = "");
+// Keeps a message for the next print_error: what else went wrong because of an error that is still on its way.
+void tell_after_error(std::string message);
 
 }  // namespace gpipe::cli

@@ -12,6 +12,8 @@
 #include "cli/help.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "train/agreed_content.h"
+#include "train/agreed_options.h"
 #include "train/image_task.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
@@ -126,11 +128,23 @@ std::unique_ptr<Task> make_task(const ModelFile& file, const EvalCommand& comman
   throw CheckpointError(fmt::format("{} was trained for the unknown task \"{}\"", file.path(), task));
 }
 
-int eval(const EvalCommand& command) {
+// What ranks that evaluate together have to agree on.
+void add_agreed_texts(CLI::App& app, const ModelFile& file, const Task& task, PipelineOptions& options) {
+  if (read_world().size == 1) return;
+  const std::vector<CLI::App*> named = app.get_subcommands();
+  for (const std::string& text : agreed_options(named.empty() ? app : *named.front())) options.agree_on(text);
+  options.agree_on(agreed_weights("--weights", file.content()));
+  options.agree_on(agreed_test_data("--data, --data-dir, --text", task));
+}
+
+int eval(CLI::App& app, const EvalCommand& command) {
   if (command.weights.empty()) throw cli::UsageError("which model? --weights is missing", "add --weights FILE");
   const ModelFile file(command.weights);
   const std::unique_ptr<Task> task = make_task(file, command);
-  Pipeline pipeline(task->chain(), PipelineOptions(command.num_stages).num_micro_batches(command.num_micro_batches));
+  PipelineOptions options(command.num_stages);
+  options.num_micro_batches(command.num_micro_batches);
+  add_agreed_texts(app, file, *task, options);
+  Pipeline pipeline(task->chain(), options);
   load_weights(file.content(), file.path(), *pipeline);
   pipeline->eval();
   const torch::NoGradGuard no_grad;
@@ -204,7 +218,7 @@ void add_eval_command(CLI::App& app, cli::Run& chosen) {
                           "  gpipe eval --weights fashion.safetensors\n"
                           "  gpipe eval image --model resnet20 --data cifar10 --weights FILE --stages 4"});
   // Runs after that of a task.
-  command.callback([&chosen, options] { chosen = [options] { return eval(*options); }; });
+  command.callback([&chosen, &command, options] { chosen = [&command, options] { return eval(command, *options); }; });
 }
 
 }  // namespace gpipe::train

@@ -40,6 +40,13 @@ const KnownSet& known_set(const std::string& name) {
 // One value a channel, for images [N, C, H, W].
 at::Tensor by_channel(const std::vector<float>& values) { return at::tensor(values).view({-1, 1, 1}); }
 
+std::string hash_of_images(const data::ImageSet& set) {
+  ContentHash hash;
+  hash.add(set.pixels.data(), set.pixels.size());
+  hash.add(set.labels.data(), set.labels.size());
+  return hash.finish();
+}
+
 at::Tensor copy_of(const std::vector<std::uint8_t>& bytes) {
   at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
   std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
@@ -75,12 +82,9 @@ LayerChain ImageTask::chain() const {
       options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
 }
 
-std::string ImageTask::data_hash() const {
-  ContentHash hash;
-  hash.add(training_.pixels.data(), training_.pixels.size());
-  hash.add(training_.labels.data(), training_.labels.size());
-  return hash.finish();
-}
+std::string ImageTask::data_hash() const { return hash_of_images(training_); }
+
+std::string ImageTask::test_hash() const { return hash_of_images(test_); }
 
 TensorBatch ImageTask::next_batch() {
   const data::Batch batch = batches_->next();

@@ -35,6 +35,7 @@ class ImageTask : public Task {
   const char* unit() const override { return "samples"; }
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
+  std::string test_hash() const override;
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;

@@ -38,6 +38,11 @@ data::Vocabulary train_vocabulary(const std::vector<std::string>& lines, const L
   return data::Vocabulary::train(lines, vocabulary);
 }
 
+std::string hash_of_rows(const at::Tensor& tensor) {
+  const at::Tensor rows = tensor.contiguous();
+  return content_hash_of({static_cast<const char*>(rows.data_ptr()), rows.nbytes()});
+}
+
 // Every line ends with the end token.
 TokenSequence encode(const std::vector<std::string>& lines, const data::Vocabulary& vocabulary) {
   TokenSequence tokens;
@@ -55,6 +60,10 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
                           double dropout) {
   return models::transformer_lm(
       models::language_model_options(model, vocabulary_size).max_length(max_length).dropout(dropout));
+}
+
+std::string lm_data_options(const LmTaskOptions& options) {
+  return options.text_files.empty() ? "--data, --data-dir" : "--text";
 }
 
 LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test)
@@ -85,10 +94,9 @@ LayerChain LmTask::chain() const {
   return language_chain(options_.model, vocabulary_->size(), options_.sequence_length, options_.dropout);
 }
 
-std::string LmTask::data_hash() const {
-  const at::Tensor rows = training_.contiguous();
-  return content_hash_of({static_cast<const char*>(rows.data_ptr()), rows.nbytes()});
-}
+std::string LmTask::data_hash() const { return hash_of_rows(training_); }
+
+std::string LmTask::test_hash() const { return hash_of_rows(dev_); }
 
 TensorBatch LmTask::next_batch() {
   const data::Batch batch = batches_->next();

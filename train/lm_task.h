@@ -32,6 +32,9 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
 // What the file of a model calls the data that came from --text.
 constexpr const char* kOwnText = "own text";
 
+// The options that say what text these are of.
+std::string lm_data_options(const LmTaskOptions& options);
+
 class LmTask : public Task {
  public:
   // Reads the text and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches. Throws
@@ -42,6 +45,7 @@ class LmTask : public Task {
   const char* unit() const override { return "tokens"; }
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
+  std::string test_hash() const override;
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;

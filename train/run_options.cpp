@@ -31,7 +31,10 @@ std::string parse_optimizer(std::string_view word) {
   return optimizer_names()[cli::parse_choice(word, optimizer_names())];
 }
 
-bool parse_precision(std::string_view word) { return cli::parse_choice(word, {"float32", "bf16"}) == 1; }
+Precision parse_precision(std::string_view word) {
+  return cli::parse_choice(word, {name(Precision::kFloat32), name(Precision::kBf16)}) == 1 ? Precision::kBf16
+                                                                                           : Precision::kFloat32;
+}
 
 std::vector<int> parse_balance(std::string_view words) { return cli::parse_list(words, parse_count); }
 
@@ -85,7 +88,7 @@ void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
   group.add("X", "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop [0.9]");
   group.add("X", "--clip", options.clip_norm, parse_number,
             fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm));
-  group.add("TYPE", "--precision", options.is_bf16, parse_precision, "float32 or bf16 (autocast) [float32]");
+  group.add("TYPE", "--precision", options.precision, parse_precision, "float32 or bf16 (autocast) [float32]");
 }
 
 void add_file_options(CLI::App& command, TrainerOptions& options) {

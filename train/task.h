@@ -42,6 +42,7 @@ class Task {
 
   virtual std::int64_t num_batches() const = 0;  // of an epoch
   virtual std::string data_hash() const = 0;     // of what it is trained on
+  virtual std::string test_hash() const = 0;     // of what it is evaluated on
   virtual TensorBatch next_batch() = 0;
   // The next one will be that of the position. Throws InvalidArgument if an epoch has no such batch.
   virtual void seek(const data::Position& position) = 0;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <csignal>
+#include <cstdint>
 #include <memory>
 #include <string>
 
@@ -11,6 +12,8 @@
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "models/registry.h"
+#include "train/agreed_content.h"
+#include "train/agreed_options.h"
 #include "train/checkpoint_dir.h"
 #include "train/image_task.h"
 #include "train/lm_task.h"
@@ -52,9 +55,14 @@ std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
   return ModelFile(options.weights_path).vocabulary();
 }
 
-// The end of every task: build, train, say how it went.
-int train(const RunOptions& run, Task& task) {
-  const Pipeline pipeline(task.chain(), pipeline_options(run));
+// The end of every task: build, train, say how it went. `data_options` are those of the command that say what to train on.
+int train(CLI::App& command, const std::string& data_options, const RunOptions& run, Task& task) {
+  PipelineOptions options = pipeline_options(run);
+  if (read_world().size > 1) {
+    for (const std::string& text : agreed_options(command)) options.agree_on(text);
+    options.agree_on(agreed_training_data(data_options, task)).agree_on(agreed_test_data(data_options, task));
+  }
+  const Pipeline pipeline(task.chain(), options);
   const bool reports = read_world().rank == 0;  // of the processes that train together
   if (reports) cli::print(describe_start(pipeline, task));
   const TrainingResult result = run_training(pipeline, task, run.trainer);
@@ -99,14 +107,14 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
   cli::set_help(command, {"gpipe train image [options]", "Image classification", kConfigHint,
                           "  gpipe train image --stages 2 --epochs 1\n"
                           "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"});
-  command.callback([&chosen, options] {
-    chosen = [options] {
+  command.callback([&chosen, &command, options] {
+    chosen = [&command, options] {
       take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
       const int num_replicas = read_world().num_replicas;
-      const int num_micro_batches = options->run.num_micro_batches * num_replicas;
+      const std::int64_t num_micro_batches = std::int64_t{options->run.num_micro_batches} * num_replicas;
       const std::string in_replicas = num_replicas > 1 ? fmt::format(" in {} replicas", num_replicas) : "";
       if (options->task.batch_size < 2 * num_micro_batches) {
         throw cli::UsageError(
@@ -120,7 +128,7 @@ void add_image_command(CLI::App& train_command, cli::Run& chosen) {
                               "batch norm needs at least two images each: raise --samples, or lower --micro-batches");
       }
       ImageTask image(options->task, /*only_test=*/false);
-      return train(options->run, image);
+      return train(command, "--data, --data-dir", options->run, image);
     };
   });
 }
@@ -155,14 +163,14 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   cli::set_help(command, {"gpipe train lm [options]", "Language modelling", kConfigHint,
                           "  gpipe train lm --stages 2 --micro-batches 8 --steps 500 --save kjv.safetensors\n"
                           "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""});
-  command.callback([&chosen, options] {
-    chosen = [options] {
+  command.callback([&chosen, &command, options] {
+    chosen = [&command, options] {
       take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
       LmTask lm(options->task, vocabulary_of(options->run.trainer));
-      return train(options->run, lm);
+      return train(command, lm_data_options(options->task), options->run, lm);
     };
   });
 }
@@ -204,16 +212,16 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
                 {"gpipe train translate [options]", "Translation of several languages into English", kConfigHint,
                  "  gpipe train translate --languages de,fr,hi --stages 2 --micro-batches 8 --save t.safetensors\n"
                  "  echo 'Wählen Sie eine Datei.' | gpipe translate --weights t.safetensors"});
-  command.callback([&chosen, options] {
-    chosen = [options] {
+  command.callback([&chosen, &command, options] {
+    chosen = [&command, options] {
       take_from_launcher(options->run);
       check_run_options(options->run);
       read_plan(options->run);
       options->task.seed = options->run.seed;
-      options->task.size_multiple = options->run.num_micro_batches * read_world().num_replicas;
+      options->task.size_multiple = std::int64_t{options->run.num_micro_batches} * read_world().num_replicas;
       options->task.drop_last = read_world().num_replicas > 1;  // what is left over may not be enough for all
       TranslateTask translation(options->task, vocabulary_of(options->run.trainer));
-      return train(options->run, translation);
+      return train(command, "--languages, --data-dir", options->run, translation);
     };
   });
 }

@@ -15,6 +15,7 @@
 #include "cli/terminal.h"
 #include "data/prefetch.h"
 #include "gpipe/model/autocast.h"
+#include "train/agreed_content.h"
 #include "train/interrupt.h"
 #include "train/metrics_log.h"
 #include "train/progress.h"
@@ -99,7 +100,7 @@ class Trainer {
       take_steps();
     } catch (...) {
       progress_.clear();
-      if (pipeline_->ranks() == nullptr) save();  // else the others may be gone
+      if (pipeline_->ranks() == nullptr) save_in_spite_of_error();  // else the others may be gone
       throw;
     }
     progress_.clear();
@@ -107,7 +108,7 @@ class Trainer {
     try {
       save_last_checkpoint();
     } catch (const CheckpointError&) {
-      save();
+      save_in_spite_of_error();
       throw;
     }
     save();
@@ -144,10 +145,18 @@ class Trainer {
   }
 
   void begin() {
+    agree_on_weights();
     if (!options_.weights_path.empty()) load_weights(options_.weights_path, pipeline_);
     if (!checkpoints_) return;
     any_rank(pipeline_, false);  // all have read the weights, which may be in a checkpoint that goes now
     checkpoints_->remove_earlier();
+  }
+
+  // Each rank reads those of its own layers, from a file that may have another path than elsewhere.
+  void agree_on_weights() const {
+    if (pipeline_->ranks() == nullptr) return;
+    const std::string& path = options_.weights_path;
+    agree_on(pipeline_, path.empty() ? "no --weights" : agreed_weights("--weights", load_model(path)));
   }
 
   // Whether the ranks were asked to end.
@@ -196,7 +205,7 @@ class Trainer {
     const auto start = Clock::now();
     StepResult step;
     try {
-      const Autocast autocast(options_.is_bf16);
+      const Autocast autocast(options_.precision == Precision::kBf16);
       step = pipeline_->train_step(replica_share(batch.inputs, world_), replica_share(batch.targets, world_),
                                    task_.loss(batch.num_items));
     } catch (const NonFiniteLossError&) {
@@ -286,7 +295,7 @@ class Trainer {
 
   void evaluate(bool is_last) {
     const torch::NoGradGuard no_grad;
-    const Autocast autocast(options_.is_bf16);
+    const Autocast autocast(options_.precision == Precision::kBf16);
     pipeline_->eval();
     const auto stop = [&] { return !is_last && is_interrupted(); };  // the last one ends at once
     const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, stop);
@@ -351,6 +360,15 @@ class Trainer {
     }
   }
 
+  // REQUIRES: called in a catch block. An error of its own does not take the place of the one that is being handled.
+  void save_in_spite_of_error() const {
+    try {
+      save();
+    } catch (const std::exception& error) {
+      cli::tell_after_error(fmt::format("what --save and --trace ask for was not written either: {}", error.what()));
+    }
+  }
+
   Pipeline pipeline_;
   Task& task_;
   TrainerOptions options_;
@@ -367,6 +385,8 @@ class Trainer {
 };
 
 }  // namespace
+
+const char* name(Precision precision) { return precision == Precision::kBf16 ? "bf16" : "float32"; }
 
 TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options) {
   return Trainer(pipeline, task, options).run();

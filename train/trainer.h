@@ -13,6 +13,11 @@
 
 namespace gpipe::train {
 
+// What operations run in, if they allow it.
+enum class Precision { kFloat32, kBf16 };
+// "float32", "bf16"
+const char* name(Precision precision);
+
 struct TrainerOptions {
   std::int64_t num_epochs = 1;
   std::int64_t num_steps = 0;  // if not 0: instead of the epochs
@@ -20,8 +25,8 @@ struct TrainerOptions {
   // Given by the user; else that of learning_rate, or a tenth of the steps if that is less.
   std::optional<std::int64_t> warmup_steps;
   OptimizerOptions optimizer;
-  double clip_norm = 0;      // 0: gradients are not clipped
-  bool is_bf16 = false;      // operations that allow it run in bfloat16
+  double clip_norm = 0;  // 0: gradients are not clipped
+  Precision precision = Precision::kFloat32;
   std::string weights_path;  // to begin with; empty: fresh ones
   std::string save_path;     // empty: weights are not kept
   std::string trace_path;    // of the last step

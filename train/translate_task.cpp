@@ -152,14 +152,18 @@ TensorBatch TranslateTask::to_batch(const std::vector<TokenPair>& pairs,
           {}};
 }
 
-std::string TranslateTask::data_hash() const {
+std::string TranslateTask::hash_of(const std::vector<TokenPair>& pairs) {
   ContentHash hash;
-  for (const TokenPair& pair : training_) {
+  for (const TokenPair& pair : pairs) {
     hash.add(pair.source.data(), pair.source.size() * sizeof(pair.source.front()));
     hash.add(pair.target.data(), pair.target.size() * sizeof(pair.target.front()));
   }
   return hash.finish();
 }
+
+std::string TranslateTask::data_hash() const { return hash_of(training_); }
+
+std::string TranslateTask::test_hash() const { return hash_of(dev_); }
 
 TensorBatch TranslateTask::next_batch() {
   const data::Batch batch = batches_->next();

@@ -44,6 +44,7 @@ class TranslateTask : public Task {
   const char* unit() const override { return "tokens"; }
   std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
+  std::string test_hash() const override;
   TensorBatch next_batch() override;
   void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss(std::int64_t num_items) const override;
@@ -57,6 +58,7 @@ class TranslateTask : public Task {
     TokenSequence target;  // with begin and end
   };
 
+  static std::string hash_of(const std::vector<TokenPair>& pairs);
   std::vector<TokenPair> encode(const std::vector<data::SentencePair>& pairs) const;
   TensorBatch to_batch(const std::vector<TokenPair>& pairs, const std::vector<std::int64_t>& samples) const;
   std::optional<double> dev_loss(Pipeline& pipeline, const std::function<bool()>& stop) const;

@@ -9,6 +9,7 @@
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 
@@ -25,6 +26,10 @@ bool any_rank(const Pipeline& pipeline, bool value) {
   if (pipeline->ranks() == nullptr) return value;
   for (const std::string& given : pipeline->ranks()->exchange().gather(value ? "yes" : "no")) value |= given == "yes";
   return value;
+}
+
+void agree_on(const Pipeline& pipeline, const std::string& text) {
+  if (pipeline->ranks() != nullptr) pipeline->ranks()->peers().compare({{kAgreedText, text}});
 }
 
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {

@@ -1,8 +1,27 @@
 #include "gpipe/execute/chosen_stages.h"
 
+#include <fmt/format.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <utility>
+
+#include "gpipe/error.h"
 #include "gpipe/transport/c10d/fingerprint.h"
 
 namespace gpipe {
+namespace {
+
+constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+
+// The value of the entry after `index`, which has to have that name. Moves on to it.
+std::int64_t next_number(const Fingerprint& entries, std::size_t& index, const char* name, std::int64_t most) {
+  if (++index < entries.size() && entries[index].first == name) return decode_number(entries[index].second, 0, most);
+  throw InvalidArgument(fmt::format("these are not chosen stages: '{}' of a skip is missing", name));
+}
+
+}  // namespace
 
 // The skips by themselves: their names may have bytes that JSON cannot.
 std::string encode(const ChosenStages& chosen) {
@@ -27,15 +46,32 @@ std::string encode(const ChosenStages& chosen) {
 ChosenStages decode_chosen_stages(const std::string& text) {
   ChosenStages chosen;
   std::vector<SkipProfile> skips;
-  for (const auto& [name, value] : decode_fingerprint(text)) {
-    if (name == "layers") chosen.layers_per_stage.push_back(std::stoi(value));
-    if (name == "recompute") chosen.recompute_by_stage.push_back(parse_recompute(value));
-    if (name == "rematerialization") chosen.rematerialization.push_back(parse_rematerialization(value));
-    if (name == "profile") chosen.profile = parse_profile(value);
-    if (name == "skip") skips.push_back({value, 0, 0, 0});
-    if (name == "from") skips.back().from = std::stoi(value);
-    if (name == "to") skips.back().to = std::stoi(value);
-    if (name == "bytes") skips.back().bytes = std::stoll(value);
+  const Fingerprint entries = decode_fingerprint(text);
+  for (std::size_t index = 0; index < entries.size(); ++index) {
+    const auto& [name, value] = entries[index];
+    if (name == "layers") {
+      chosen.layers_per_stage.push_back(static_cast<int>(decode_number(value, 1, kMaxInt)));
+    } else if (name == "recompute") {
+      chosen.recompute_by_stage.push_back(parse_recompute(value));
+    } else if (name == "rematerialization") {
+      chosen.rematerialization.push_back(parse_rematerialization(value));
+    } else if (name == "profile") {
+      chosen.profile = parse_profile(value);
+    } else if (name == "skip") {
+      SkipProfile skip;
+      skip.name = value;
+      skip.from = static_cast<int>(next_number(entries, index, "from", kMaxInt));
+      skip.to = static_cast<int>(next_number(entries, index, "to", kMaxInt));
+      skip.bytes = next_number(entries, index, "bytes", std::numeric_limits<std::int64_t>::max());
+      skips.push_back(std::move(skip));
+    } else {
+      throw InvalidArgument(fmt::format("these are not chosen stages: '{}' does not belong there", name));
+    }
+  }
+  for (const SkipProfile& skip : skips) {
+    if (skip.from <= skip.to && static_cast<std::size_t>(skip.to) < chosen.profile.layers.size()) continue;
+    throw InvalidArgument(fmt::format("these are not chosen stages: skip '{}' goes from layer {} to layer {} of {}",
+                                      skip.name, skip.from, skip.to, chosen.profile.layers.size()));
   }
   chosen.profile.skips = std::move(skips);
   return chosen;

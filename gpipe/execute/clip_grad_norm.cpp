@@ -26,6 +26,7 @@ at::Tensor total_of(const Tensors& norms, double norm_type) {
 }  // namespace
 
 double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
+  const CallLock::Scope lock(calls_, "clip_grad_norm_");
   const at::NoGradGuard no_grad;
   Tensors grads;
   std::map<int, Tensors> norms;  // by layer

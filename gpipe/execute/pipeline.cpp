@@ -6,6 +6,8 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <type_traits>
+#include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/execute/blas.h"
@@ -32,6 +34,12 @@ void register_nested(torch::nn::Module& parent, const std::string& name, std::sh
   const auto child =
       existing != nullptr ? *existing : parent.register_module(outer, std::make_shared<torch::nn::Module>());
   register_nested(*child, name.substr(dot + 1), std::move(module));
+}
+
+// Takes something away from its owner without ending it.
+template <typename Value>
+void leave_to_parent(Value&& value) {
+  static_cast<void>(new std::decay_t<Value>(std::forward<Value>(value)));  // never deleted
 }
 
 }  // namespace
@@ -66,9 +74,14 @@ PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& optio
 Fingerprint PipelineImpl::make(const LayerChain& chain) {
   if (ranks_ != nullptr) ranks_->check_num_workers(options_.num_stages());
   const Schedule schedule = schedule_for(options_, options_.num_micro_batches());
-  validate(schedule);
+  const Certificate certificate = validate(schedule);
   check_executable(schedule);
+  check_canonical(options_, schedule, certificate);
   worker_of_stage_ = schedule.worker_of_stage;
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    const std::optional<torch::Device> device = device_of_stage(options_, stage);
+    if (device && runs_stage(stage)) check_device_is_there(*device);
+  }
   if (chain.size() == 0) throw InvalidArgument("the model has no layers");
   if (schedule.num_stages > chain.size()) {
     const int chunks = schedule.num_stages / schedule.num_workers();
@@ -132,6 +145,15 @@ Fingerprint PipelineImpl::make(const LayerChain& chain) {
 
 PipelineImpl::~PipelineImpl() {
   for (const Tie& tie : ties_) untie(tie);
+  if (!calls_.process().is_here()) {
+    // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they are.
+    leave_to_parent(std::move(workers_));
+    leave_to_parent(std::move(pools_));
+    leave_to_parent(std::move(reducer_));
+    leave_to_parent(std::move(tied_values_));
+    leave_to_parent(std::move(ranks_));
+    return;
+  }
   if (ranks_ == nullptr || std::uncaught_exceptions() > 0 || ranks_->peers().has_failed()) return;
   try {
     ranks_->peers().leave_together();

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "gpipe/execute/assembly.h"
+#include "gpipe/execute/call_lock.h"
 #include "gpipe/execute/ranks.h"
 #include "gpipe/execute/step_call.h"
 #include "gpipe/execute/tied_values.h"
@@ -58,6 +59,9 @@ struct PipelineOptions {
   TORCH_ARG(std::string, schedule) = "1f1b";
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
+  // Accepts a custom schedule that accumulates the gradients of a stage in another order than that of the micro-batches, for which
+  // the last bits are not those of other schedules; see Certificate::canonical.
+  TORCH_ARG(bool, allow_noncanonical) = false;
   TORCH_ARG(int, chunks_per_worker) = 0;
   // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that the
   // step is the fastest within memory_limit_bytes; see `plan`.
@@ -73,7 +77,8 @@ struct PipelineOptions {
   // Layers per stage. Empty: the first batch is profiled, for which its first micro-batch is run some times, with the loss, and
   // the layers are split so that a step takes the least time and, if that can be, each stage stays within memory_limit_bytes.
   TORCH_ARG(std::vector<int>, balance) = {};
-  // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
+  // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are. In a world
+  // of several ranks, those of this rank's stages have to be there, and other ranks may name others.
   TORCH_ARG(std::vector<torch::Device>, devices) = {};
   TORCH_ARG(std::uint64_t, seed) = 0;
   // Intra-op threads of each worker.
@@ -99,6 +104,19 @@ struct PipelineOptions {
   TORCH_ARG(std::shared_ptr<Peers>, peers) = nullptr;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
+
+ public:
+  // Adds a text that all ranks have to give alike, such as "learning rate 0.1": anything of the program that would make ranks
+  // train different things. They are compared when the pipeline is made, in the order in which they were added; where they
+  // differ, every rank throws FingerprintError with both texts.
+  PipelineOptions& agree_on(std::string text) {
+    agreed_texts_.push_back(std::move(text));
+    return *this;
+  }
+  const std::vector<std::string>& agreed_texts() const { return agreed_texts_; }
+
+ private:
+  std::vector<std::string> agreed_texts_;
 };
 
 // What a loss function returns: a scalar to go backward from and, if it likes, values to report by name.
@@ -174,14 +192,17 @@ struct ReadyBatch {
 // if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable. Any other error ends the
 // rank's part in the world: it throws that error, the other ranks throw PeerError, which names it, and so does every later call.
 //
-// Thread-compatible: one caller at a time.
+// Thread-compatible: one caller at a time. train_step, forward, its backward, book and clip_grad_norm_ throw CallError while another
+// of them runs, as when a loss calls its own pipeline, and in a process that was forked from the one that made the pipeline; there
+// it can only be read and destroyed.
 class PipelineImpl : public torch::nn::Module {
  public:
-  // Throws InvalidArgument for options that contradict the chain or each other, ScheduleError for a schedule that is wrong; in
-  // a world of several, FingerprintError for ranks with different models or options, and as Peers does.
+  // Throws InvalidArgument for options that contradict the chain or each other and for a device that is not there,
+  // ScheduleError for a schedule that is wrong; in a world of several, FingerprintError for ranks with different models or
+  // options, and as Peers does.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
   // Parameters that were tied are separate again, with the values they had in common. In a world of several, waits until all
-  // ranks have come here, unless an error is on its way.
+  // ranks have come here, unless an error is on its way. In a forked process, leaves alone what only its parent can end.
   ~PipelineImpl() override;
   PipelineImpl(const PipelineImpl&) = delete;
   PipelineImpl& operator=(const PipelineImpl&) = delete;
@@ -308,6 +329,7 @@ class PipelineImpl : public torch::nn::Module {
   void check_device(torch::Device device) const;
 
   const PipelineOptions options_;
+  CallLock calls_;
   std::shared_ptr<Ranks> ranks_;  // null: all workers are threads of this process
   std::vector<int> worker_of_stage_;
   std::vector<ChainLayer> layers_;  // all of them; those that other ranks run are not built

@@ -156,6 +156,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
           "autograd::grad does not go through a pipeline, whose stages add to the gradients of their parameters; call "
           "backward, and read the input's grad");
     }
+    const CallLock::Scope lock(holder->step->calls(), "backward");
     const std::unique_ptr<StepInFlight> step = std::move(holder->step);
     step->agree_on_backward();
     Tensors whole;
@@ -176,6 +177,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
 }  // namespace
 
 Tensors PipelineImpl::forward(const Tensors& inputs) {
+  const CallLock::Scope lock(calls_, "forward");
   StepCall call = make_call("forward");
   if (at::GradMode::is_enabled()) {
     for (const at::Tensor& input : inputs) call.needs_grad |= input.defined() && input.requires_grad();

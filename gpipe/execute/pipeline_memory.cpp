@@ -44,6 +44,7 @@ void PipelineImpl::book_layers() {
 }
 
 void PipelineImpl::book(torch::optim::Optimizer& optimizer) {
+  const CallLock::Scope lock(calls_, "book");
   std::map<const void*, std::size_t> stage_of_parameter;
   std::vector<std::int64_t> bytes(accounts_.size());
   for (std::size_t stage = 0; stage < accounts_.size(); ++stage) {

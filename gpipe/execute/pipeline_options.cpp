@@ -1,19 +1,23 @@
 #include "gpipe/execute/pipeline_options.h"
 
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <numeric>
 #include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 
 namespace gpipe {
 
-PipelineOptions::PipelineOptions(const Plan& plan)
-    : num_stages_(static_cast<int>(plan.layers_per_stage.size()) / plan.chunks) {
+PipelineOptions::PipelineOptions(const Plan& plan) : num_stages_(0) {
+  if (plan.chunks < 1) throw InvalidArgument(fmt::format("the plan has {} chunks; expected at least 1", plan.chunks));
+  num_stages_ = plan.num_workers();
   num_micro_batches_ = plan.num_micro_batches;
   schedule_ = plan.schedule;
   chunks_per_worker_ = plan.chunks;
@@ -42,6 +46,9 @@ PipelineOptions checked(PipelineOptions options) {
         fmt::format("memory_limit_bytes is {}; it must be 0 (no limit) or more", options.memory_limit_bytes()));
   }
   if (options.memory_limit_bytes() > 0) options.measure_memory(true);
+  if (options.num_stages() > kMaxStages) {
+    throw InvalidArgument(fmt::format("num_stages is {}; the limit is {}", options.num_stages(), kMaxStages));
+  }
   if (options.num_micro_batches() == 0) options.num_micro_batches(4 * options.num_stages());
   check("num_micro_batches", options.num_micro_batches());
   return options;
@@ -75,7 +82,7 @@ void check_balance(const std::vector<int>& balance, int num_layers, int num_stag
       throw InvalidArgument(fmt::format("balance gives a stage {} layers; each needs at least 1", layers));
     }
   }
-  const int sum = std::accumulate(balance.begin(), balance.end(), 0);
+  const std::int64_t sum = std::accumulate(balance.begin(), balance.end(), std::int64_t{0});
   if (sum != num_layers) {
     throw InvalidArgument(fmt::format("balance adds up to {} layers, but the model has {}", sum, num_layers));
   }
@@ -122,6 +129,36 @@ std::string describe(const Schedule& schedule) {
 std::optional<torch::Device> device_of_stage(const PipelineOptions& options, int stage) {
   if (options.devices().empty()) return std::nullopt;
   return options.devices()[static_cast<std::size_t>(stage) % options.devices().size()];
+}
+
+void check_device_is_there(torch::Device device) {
+  if (device.is_cpu() || device.is_meta()) return;
+  const std::string type = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) {
+    throw InvalidArgument(
+        fmt::format("devices names {}, but this libtorch has no code for {} devices; name cpu or leave devices out, or "
+                    "use a libtorch that was built for {}",
+                    device.str(), type, type));
+  }
+  const int count = c10::impl::getDeviceGuardImpl(device.type())->deviceCount();
+  if (count == 0) {
+    throw InvalidArgument(fmt::format(
+        "devices names {}, but this host has no {} device; name cpu, or leave devices out", device.str(), type));
+  }
+  if (device.index() < count) return;
+  throw InvalidArgument(fmt::format("devices names {}, but this host has {} {} device{}, {}:0{}; name {}", device.str(),
+                                    count, type, count == 1 ? "" : "s", type,
+                                    count == 1 ? "" : fmt::format(" to {}:{}", type, count - 1),
+                                    count == 1 ? "it" : "one of them"));
+}
+
+void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate) {
+  if (certificate.canonical || options.allow_noncanonical()) return;
+  throw InvalidArgument(
+      fmt::format("{} does not accumulate gradients in the order of the micro-batches: {}; the last bits would not be "
+                  "those of other schedules: put the backwards of each stage in ascending order, or accept that with "
+                  "allow_noncanonical(true)",
+                  describe(schedule), certificate.non_canonical_because));
 }
 
 void check_executable(const Schedule& schedule) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/schedule/validate.h"
 
 namespace gpipe {
 
@@ -14,6 +15,8 @@ PipelineOptions checked(PipelineOptions options);
 
 // For that many micro-batches, without the recompute of the options. Throws InvalidArgument if a custom schedule is for others.
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
+// Throws InvalidArgument, with what is out of order, unless it is canonical or the options allow that it is not.
+void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate);
 // Throws InvalidArgument if it splits the backward.
 void check_executable(const Schedule& schedule);
 // "schedule "1f1b"", "the custom schedule".
@@ -21,6 +24,9 @@ std::string describe(const Schedule& schedule);
 
 // Where that stage is to be; nothing if the options name no devices.
 std::optional<torch::Device> device_of_stage(const PipelineOptions& options, int stage);
+
+// Throws InvalidArgument, with the devices that are there, if this is none of them.
+void check_device_is_there(torch::Device device);
 
 // All throw InvalidArgument.
 void check_balance(const std::vector<int>& balance, int num_layers, int num_stages);

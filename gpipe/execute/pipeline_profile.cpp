@@ -118,6 +118,9 @@ void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& l
     std::string text = encode(ChosenStages{layers_per_stage_, recompute_by_stage_, rematerialization_, profile_});
     text = ranks_->exchange().gather(text).front();
     ChosenStages chosen = decode_chosen_stages(text);
+    const int num_stages = static_cast<int>(worker_of_stage_.size());
+    check_balance(chosen.layers_per_stage, num_layers(), num_stages);
+    check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, num_stages);
     layers_per_stage_ = std::move(chosen.layers_per_stage);
     recompute_by_stage_ = std::move(chosen.recompute_by_stage);
     rematerialization_ = std::move(chosen.rematerialization);

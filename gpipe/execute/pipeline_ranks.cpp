@@ -38,13 +38,18 @@ Fingerprint PipelineImpl::fingerprint(const LayerChain& chain) const {
   };
   add("gpipe", GPIPE_VERSION);
   add("libtorch", TORCH_VERSION);
+  // First what the program says in its own words. Of the options, only those are left out that a rank may have for itself: devices,
+  // watchdog_seconds, on_stuck and peers.
+  for (const std::string& text : options_.agreed_texts()) add(kAgreedText, text);
   add("num_stages", options_.num_stages());
   add("num_micro_batches", options_.num_micro_batches());
   add("schedule", options_.custom_schedule() ? to_csv(*options_.custom_schedule()) : options_.schedule());
+  add("allow_noncanonical", options_.allow_noncanonical());
   add("chunks_per_worker", options_.chunks_per_worker());
   add("recompute", gpipe::name(options_.recompute()));
   for (const Recompute recompute : options_.recompute_by_stage()) add("recompute_by_stage", gpipe::name(recompute));
   for (const Rematerialization& stage : options_.rematerialization()) add("rematerialization", to_text(stage));
+  add("optimizer_slots", options_.optimizer_slots());
   add("balance", fmt::format("{}", fmt::join(options_.balance(), ", ")));
   add("seed", options_.seed());
   add("threads_per_stage", options_.threads_per_stage());

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <cstdlib>
 #include <mutex>
 #include <string_view>
@@ -92,12 +93,13 @@ Ranks::~Ranks() = default;
 void Ranks::check_num_workers(int num_workers) const {
   const World& world = peers_->world();
   if (world.num_stages() == num_workers) return;
+  const std::int64_t wanted = std::int64_t{num_workers} * world.num_replicas;
   if (world.num_replicas > 1) {
     throw InvalidArgument(fmt::format(
         "num_stages is {}, but {} started {} processes for {} replicas of {} stages; start {} (gpipe launch -n {} "
         "--replicas {}), or set num_stages to {}",
-        num_workers, name(world.launcher), world.size, world.num_replicas, world.num_stages(),
-        num_workers * world.num_replicas, num_workers * world.num_replicas, world.num_replicas, world.num_stages()));
+        num_workers, name(world.launcher), world.size, world.num_replicas, world.num_stages(), wanted, wanted,
+        world.num_replicas, world.num_stages()));
   }
   throw InvalidArgument(
       fmt::format("num_stages is {}, but {} started {} processes, and each runs one; start {} (gpipe launch -n {}), or "

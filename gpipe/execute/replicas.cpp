@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <cstdint>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -15,7 +16,7 @@ Replicas::Replicas(Peers& peers) : peers_(peers), own_(peers.world().replica()) 
   const int count = world.num_replicas;
   senders_.resize(static_cast<std::size_t>(count));
   receivers_.resize(static_cast<std::size_t>(count));
-  const int first = peers.reserve_flows(count * count * world.num_stages(), FlowScope::kWorld);
+  const int first = peers.reserve_flows(std::int64_t{count} * world.size, FlowScope::kWorld);
   for (int replica = 0; replica < count; ++replica) {
     if (replica == own_) continue;
     const auto id = [&](int from, int to) { return first + (world.stage() * count + from) * count + to; };

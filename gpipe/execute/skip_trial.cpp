@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,7 +58,10 @@ SkipTracer::State decode_skips(const std::string& text, const Tensors& stashed) 
     if (kind == "violation") skips.violations.push_back(value);
     if (kind != "skip") continue;
     SkipTracer::Use& use = skips.uses[value];
-    const auto number = [&](std::size_t offset) { return std::stoll(entries.at(index + offset).second); };
+    const auto number = [&](std::size_t offset) {
+      if (index + offset >= entries.size()) throw InvalidArgument("these are not skips: an entry is missing");
+      return decode_number(entries[index + offset].second, -1, std::numeric_limits<std::int64_t>::max());
+    };
     use.stash_layer = static_cast<int>(number(1));
     use.pop_layer = static_cast<int>(number(2));
     use.bytes = number(3);

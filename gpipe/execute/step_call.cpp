@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <functional>
+#include <limits>
 #include <map>
 
 #include "gpipe/error.h"
@@ -20,10 +20,7 @@ std::string flags_text(const std::vector<bool>& flags) {
 }
 
 std::int64_t to_number(const std::string& text) {
-  std::int64_t number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size()) throw InvalidArgument("this is not a call of a step");
-  return number;
+  return decode_number(text, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
 }
 
 // Where all ranks that say something must say the same. Empty: it says nothing.

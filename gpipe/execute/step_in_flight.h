@@ -23,6 +23,8 @@ class StepInFlight {
   StepInFlight& operator=(const StepInFlight&) = delete;
 
   const Schedule& schedule() const { return assembly_->executor().schedule(); }
+  // The pipeline's, for a call that takes this step on.
+  CallLock& calls() const { return pipeline_.calls_; }
 
   // The first forward of a pipeline runs on the assumption that the layers use no skips. If they do, it is taken back, the
   // layers are looked at, and it is run again.

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <optional>
+#include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/execute/pipeline.h"
@@ -162,6 +163,7 @@ const at::Tensor& PipelineImpl::only(const Tensors& outputs) {
 
 StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& targets, const Loss& loss) {
   const at::AutoGradMode grad_mode(true);
+  std::optional<CallLock::Scope> lock(std::in_place, calls_, "train_step");
   StepCall call = make_call("train_step");
   call.needs_grad = true;
   std::vector<MicroBatch> target_batches;
@@ -204,6 +206,7 @@ StepResult PipelineImpl::train_step(const Tensors& inputs, const Tensors& target
     roots.push_back(inputs[index]);
     grads.push_back(input_grads[index].to(inputs[index].device()));
   }
+  lock.reset();  // the inputs may come out of this very pipeline
   if (!roots.empty()) torch::autograd::backward(roots, grads);
   return result;
 }

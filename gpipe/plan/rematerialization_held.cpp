@@ -4,6 +4,8 @@
 #include <limits>
 #include <numeric>
 
+#include "gpipe/wide_bytes.h"
+
 namespace gpipe {
 namespace {
 
@@ -133,15 +135,15 @@ std::int64_t common_unit(const RematerializationTrades& trades) {
 
 // No peak is above it: everything is kept, and every input of a run.
 std::int64_t highest_peak_bytes(const RematerializationTrades& trades) {
-  std::int64_t kept = 0;
+  WideBytes kept = 0;
   std::int64_t working = 0;
   std::int64_t waiting = 0;
   for (const RematerializationBlock& block : trades.blocks()) {
-    kept += block.activation_bytes + block.output_bytes;
+    kept += WideBytes{block.activation_bytes} + block.output_bytes;
     working = std::max(working, block.kept_working_bytes);
     waiting = std::max(waiting, block.output_grad_bytes);
   }
-  return kept + working + waiting;
+  return saturated(kept + working + waiting);
 }
 
 struct Peaks {
@@ -168,7 +170,9 @@ Peaks peaks_up_to(const RematerializationTrades& trades, std::int64_t limit_byte
   const std::int64_t dropping_all = drop_everything_bytes(trades);
   Peaks peaks;
   peaks.append(least, dropping_all, unit);
-  peaks.append(dropping_all + unit, std::min(limit_bytes, highest_peak_bytes(trades)), unit);
+  if (dropping_all <= kMaxBytes - unit) {
+    peaks.append(dropping_all + unit, std::min(limit_bytes, highest_peak_bytes(trades)), unit);
+  }
   while (!peaks.bytes.empty() && peaks.bytes.back() > limit_bytes) peaks.bytes.pop_back();
   return peaks;
 }

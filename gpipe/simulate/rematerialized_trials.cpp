@@ -61,7 +61,8 @@ std::optional<Rematerialization> RematerializedTrials::runs(int stage, Recompute
                   .emplace(std::make_pair(begin, end), Rematerializer(rematerialization_costs(profile_, begin, end)))
                   .first;
     }
-    return found->second.plan(static_cast<std::int64_t>(room), num_held).rematerialization;
+    const double enough = 0x1p62;  // no sum of a profile's bytes needs more, and more might be no number of bytes
+    return found->second.plan(static_cast<std::int64_t>(std::min(room, enough)), num_held).rematerialization;
   } catch (const InfeasibleError&) {
     return std::nullopt;
   } catch (const InvalidArgument&) {  // bytes that add up to too much

@@ -5,6 +5,8 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "gpipe/error.h"
@@ -18,6 +20,7 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr int kNumMicroBatches = 4;
@@ -369,6 +372,41 @@ TEST_F(PipelineTest, BadInputIsRefusedWithItsValues) {
   for (const at::Tensor& parameter : pipeline->parameters()) EXPECT_FALSE(parameter.grad().defined());
 }
 
+TEST_F(PipelineTest, AScheduleThatIsNotCanonicalIsRefusedUnlessItIsAllowed) {
+  const Schedule schedule = schedules::gpipe(2, 4, gpipe::schedules::BackwardOrder::kDescending);
+  const PipelineOptions options = PipelineOptions(2).custom_schedule(schedule).balance({4, 5});
+  try {
+    Pipeline pipeline(LayerChain(make_mlp()), options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(HasSubstr("stage 0 accumulates 0B3 before 0B2"), HasSubstr("allow_noncanonical(true)")));
+  }
+  const Batch batch(8);
+  Pipeline pipeline(LayerChain(make_mlp()), PipelineOptions(options).allow_noncanonical(true));
+  EXPECT_TRUE(std::isfinite(
+      pipeline->train_step(batch.input, batch.target, torch::nn::CrossEntropyLoss()).loss.item<double>()));
+}
+
+TEST_F(PipelineTest, ADeviceThatIsNotThereIsRefusedWhenThePipelineIsMade) {
+  const auto message = [&](const torch::Device& device) -> std::string {
+    try {
+      Pipeline pipeline(LayerChain(make_mlp()), PipelineOptions(2).balance({4, 5}).devices({torch::kCPU, device}));
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_THAT(message(torch::Device(torch::kXLA, 0)),
+              AllOf(HasSubstr("xla:0"), HasSubstr("no code for xla devices"), HasSubstr("name cpu")));
+  if (!torch::cuda::is_available()) {
+    EXPECT_THAT(message(torch::Device(torch::kCUDA, 0)), AllOf(HasSubstr("cuda:0"), HasSubstr("name cpu")));
+  }
+  // A device that no stage is on is not missed.
+  EXPECT_NO_THROW(
+      Pipeline(LayerChain(make_mlp()), PipelineOptions(1).devices({torch::kCPU, torch::kXLA}).balance({9})));
+}
+
 TEST_F(PipelineTest, BadOptionsAreRefusedWithTheirValues) {
   const auto message = [&](const PipelineOptions& options) -> std::string {
     try {
@@ -384,6 +422,12 @@ TEST_F(PipelineTest, BadOptionsAreRefusedWithTheirValues) {
   EXPECT_THAT(message(PipelineOptions(2).balance({4, 4})), HasSubstr("adds up to 8 layers, but the model has 9"));
   EXPECT_THAT(message(PipelineOptions(2).balance({9})), HasSubstr("balance has 1 entries, but there are 2 stages"));
   EXPECT_THAT(message(PipelineOptions(2).balance({9, 0})), HasSubstr("gives a stage 0 layers"));
+  constexpr int kMost = std::numeric_limits<int>::max();
+  EXPECT_THAT(message(PipelineOptions(3).balance({kMost, kMost, 11})),
+              HasSubstr("adds up to 4294967305 layers, but the model has 9"));
+  EXPECT_THAT(message(PipelineOptions(kMost)), HasSubstr("num_stages is 2147483647; the limit is 65536"));
+  EXPECT_THAT(message(PipelineOptions(2).num_micro_batches(kMost)), HasSubstr("2147483647 micro-batches"));
+  EXPECT_THAT(message(PipelineOptions(2).schedule("interleaved").chunks_per_worker(kMost)), HasSubstr("2147483647"));
   EXPECT_THAT(message(PipelineOptions(2).schedule("1fb")), HasSubstr("did you mean 1f1b"));
   EXPECT_THAT(message(PipelineOptions(3).custom_schedule(schedules::gpipe(2, 4))), HasSubstr("for 2 workers"));
   EXPECT_THAT(message(PipelineOptions(2).custom_schedule(parse_schedule("F0 B0 F1 B1\nF0 F1 B0 B1\n"))),

@@ -220,6 +220,23 @@ TEST_F(ProcessDevices, AutogradGoesThroughThreads) {
   expect_autograd_as(Pipeline(small_chain(), small_options(no_peers())), pipeline);
 }
 
+TEST_F(ProcessDevices, OneThatIsNotThereIsRefusedByTheRankThatNeedsIt) {
+  const auto make = [](const std::shared_ptr<Peers>& peers) {
+    Pipeline(small_chain(), small_options(peers).devices({{kHostDevice, 0}, {kHostDevice, 2}}));
+  };
+  const char* const what = "devices names xpu:2, but this host has 2 xpu devices, xpu:0 to xpu:1; name one of them";
+  try {
+    make(no_peers());
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const InvalidArgument& error) {
+    EXPECT_EQ(std::string(error.what()), what);
+  }
+  const int port = free_port("127.0.0.1");
+  const auto errors = run_each(2, [&](int rank) { make(std::make_shared<Peers>(world_of(rank, 2, port))); });
+  EXPECT_TRUE(is_a<FingerprintError>(errors[0])) << text_of(errors[0]);
+  EXPECT_EQ(text_of(errors[1]), what);
+}
+
 TEST_F(ProcessDevices, AutogradGoesThroughAllOfThem) {
   run_on_ranks(1, 2, [&](const std::shared_ptr<Peers>& peers) {
     Pipeline pipeline(small_chain(), small_options(peers).devices(two_devices()));

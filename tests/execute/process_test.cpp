@@ -12,6 +12,8 @@
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/schedule/generators.h"
+#include "tests/execute/forked_child.h"
 #include "tests/execute/rank_processes.h"
 #include "tests/execute/training.h"
 #include "tests/transport/ranks.h"
@@ -407,6 +409,121 @@ TEST(Processes, DifferentSettingsAreRefusedByNameWhenThePipelineIsMade) {
     EXPECT_TRUE(is_a<FingerprintError>(error)) << text_of(error);
     EXPECT_THAT(text_of(error), HasSubstr("0.weight is '[4, 3] of Float' on rank 0"));
   }
+}
+
+TEST(Processes, DifferentTextsToAgreeOnAreRefusedByAllWithBoth) {
+  const auto errors = try_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+    const double rate = peers->world().rank == 0 ? 0.1 : 0.2;
+    const Pipeline pipeline(small_chain(), small_options(peers)
+                                               .num_micro_batches(peers->world().rank + 1)
+                                               .agree_on("data 7")
+                                               .agree_on("learning rate " + std::to_string(rate).substr(0, 3)));
+  });
+  for (const auto& error : errors) {
+    EXPECT_TRUE(is_a<FingerprintError>(error)) << text_of(error);
+    EXPECT_THAT(text_of(error), HasSubstr("'learning rate 0.1' on rank 0, but 'learning rate 0.2' on rank 1"));
+  }
+  const auto missing = try_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+    PipelineOptions options = small_options(peers);
+    if (peers->world().rank == 1) options.agree_on("learning rate 0.1");
+    const Pipeline pipeline(small_chain(), options);
+  });
+  for (const auto& error : missing) {
+    EXPECT_THAT(text_of(error), HasSubstr("no such text on rank 0, but 'learning rate 0.1' on rank 1"));
+  }
+}
+
+TEST(Processes, TextsToAgreeOnLaterAreComparedToo) {
+  const auto errors = try_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+    Pipeline pipeline(small_chain(), small_options(peers));
+    agree_on(pipeline, "the same");
+    pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss());
+    agree_on(pipeline, "weights " + std::to_string(peers->world().rank));
+  });
+  for (const auto& error : errors) {
+    EXPECT_TRUE(is_a<FingerprintError>(error)) << text_of(error);
+    EXPECT_THAT(text_of(error), HasSubstr("'weights 0' on rank 0, but 'weights 1' on rank 1"));
+  }
+}
+
+// Every option that a rank may not have for itself, by the name that the error says.
+TEST(Processes, EachOptionThatHasToBeTheSameIsCompared) {
+  using Change = std::function<void(PipelineOptions&)>;
+  const std::vector<std::pair<std::string, Change>> changes = {
+      {"num_micro_batches", [](PipelineOptions& options) { options.num_micro_batches(4); }},
+      {"schedule", [](PipelineOptions& options) { options.schedule("gpipe"); }},
+      {"schedule", [](PipelineOptions& options) { options.custom_schedule(schedules::gpipe(2, 3)); }},
+      {"allow_noncanonical", [](PipelineOptions& options) { options.allow_noncanonical(true); }},
+      {"chunks_per_worker", [](PipelineOptions& options) { options.chunks_per_worker(1); }},
+      {"recompute", [](PipelineOptions& options) { options.recompute(Recompute::kAlways); }},
+      {"recompute_by_stage",
+       [](PipelineOptions& options) {
+         options.recompute_by_stage({Recompute::kAlways, Recompute::kNever});
+       }},
+      {"rematerialization",
+       [](PipelineOptions& options) {
+         options.rematerialization({{}, parse_rematerialization("0-0")});
+       }},
+      {"optimizer_slots", [](PipelineOptions& options) { options.optimizer_slots(1); }},
+      {"balance",
+       [](PipelineOptions& options) {
+         options.balance({2, 1});
+       }},
+      {"seed", [](PipelineOptions& options) { options.seed(6); }},
+      {"threads_per_stage", [](PipelineOptions& options) { options.threads_per_stage(2); }},
+      {"loss_reduction", [](PipelineOptions& options) { options.loss_reduction(LossReduction::kSum); }},
+      {"replicated_inputs", [](PipelineOptions& options) { options.replicated_inputs({1}); }},
+      {"check_loss", [](PipelineOptions& options) { options.check_loss(true); }},
+      {"measure_memory", [](PipelineOptions& options) { options.measure_memory(false); }},
+      {"memory_limit_bytes", [](PipelineOptions& options) { options.memory_limit_bytes(1 << 30); }}};
+  for (const auto& [name, change] : changes) {
+    const auto errors = try_ranks(2, [&, change = change](const std::shared_ptr<Peers>& peers) {
+      PipelineOptions options = small_options(peers).measure_memory(true);
+      if (peers->world().rank == 1) change(options);
+      const Pipeline pipeline(small_chain(), options);
+    });
+    for (const auto& error : errors) {
+      EXPECT_TRUE(is_a<FingerprintError>(error)) << name << text_of(error);
+      EXPECT_THAT(text_of(error), HasSubstr(name + " is '")) << name;
+    }
+  }
+  for (const auto& error : try_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
+         PipelineOptions options = small_options(peers);
+         if (peers->world().rank == 1) options.devices({torch::kCPU}).watchdog_seconds(60).on_stuck([](const auto&) {});
+         const Pipeline pipeline(small_chain(), options);
+       })) {
+    EXPECT_EQ(text_of(error), "");
+  }
+}
+
+TEST(Processes, AForkedChildOfOneTouchesNoConnection) {
+  run_on_ranks(2, [&](std::shared_ptr<Peers> peers) {
+    Pipeline pipeline(small_chain(), small_options(peers));
+    const auto train = [&] {
+      return pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss()).loss.item<double>();
+    };
+    train();
+    const auto expect_call_error = [](const std::function<void()>& call) {
+      try {
+        call();
+      } catch (const CallError&) {
+        return;
+      }
+      throw Error("this is no CallError");
+    };
+    if (peers->world().rank == 0) {
+      EXPECT_EQ(run_forked([&] {
+                  expect_call_error([&] { train(); });
+                  expect_call_error([&] { any_rank(pipeline, true); });
+                  expect_call_error([&] { Pipeline(small_chain(), small_options(peers)); });
+                  pipeline = nullptr;
+                  peers = nullptr;
+                }),
+                kChildDone);
+    }
+    EXPECT_GT(train(), 0);
+    EXPECT_TRUE(any_rank(pipeline, true));
+  });
 }
 
 TEST(Processes, WhatOneRankRefusesToMakeTheOthersDoNotWaitFor) {

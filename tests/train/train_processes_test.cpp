@@ -96,6 +96,105 @@ TEST_F(TrainProcesses, ReplicasResume) {
   EXPECT_THAT(second.out, HasSubstr("after step 4"));
 }
 
+// Rank 1 is given `more` besides.
+Arguments on_rank_1(const Arguments& command, const Arguments& more) {
+  std::string words;
+  for (const std::string& word : more) words += " '" + word + "'";
+  Arguments launch = {"launch",
+                      "-n",
+                      "2",
+                      "--",
+                      "sh",
+                      "-c",
+                      "[ \"$GPIPE_RANK\" = 0 ] || set -- \"$@\"" + words + "; exec \"$@\"",
+                      "sh",
+                      GPIPE_COMMAND};
+  launch.insert(launch.end(), command.begin(), command.end());
+  return launch;
+}
+
+// Both ranks end before anything was trained, and say so in the words of the command line.
+void expect_difference(const Arguments& launch, const std::string& first, const std::string& other) {
+  const Outcome outcome = run_gpipe(launch);
+  EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("'" + first + "' on rank 0, but '" + other + "' on rank 1"));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("same call")));
+  EXPECT_THAT(outcome.out, Not(HasSubstr("step")));
+}
+
+TEST_F(TrainProcesses, ThatDifferInAnOptionEndAtOnceAndNameIt) {
+  const std::vector<std::vector<std::string>> options = {{"--lr", "0.003", "0.1"},
+                                                         {"--clip", "1", "2.5"},
+                                                         {"--weight-decay", "0.01", "0"},
+                                                         {"--optimizer", "adamw", "sgd"},
+                                                         {"--precision", "float32", "bf16"},
+                                                         {"--label-smoothing", "0", "0.1"},
+                                                         {"--steps", "0", "3"}};
+  const Arguments command = {"train",           "image",    "--data-dir", folder_.path(""),  "--model",
+                             "resnet-cifar:20", "--stages", "2",          "--micro-batches", "4",
+                             "--batch-size",    "16"};
+  for (const auto& option : options) {
+    expect_difference(on_rank_1(command, {option[0], option[2]}), option[0] + " " + option[1],
+                      option[0] + " " + option[2]);
+  }
+  expect_difference(on_rank_1(command, {"--save", folder_.path("one.save")}), "no --save", "--save");
+  EXPECT_FALSE(std::filesystem::exists(folder_.path("one.save")));
+}
+
+TEST_F(TrainProcesses, MayReadTheSameDataFromOtherPlaces) {
+  const TemporaryFolder elsewhere;
+  write_images(elsewhere, "train", 64);
+  write_images(elsewhere, "t10k", 20);
+  const Arguments command = {"train",           "image", "--model",      "resnet-cifar:20",
+                             "--micro-batches", "4",     "--batch-size", "16",
+                             "--stages",        "2",     "--steps",      "1"};
+  const std::string rest = "[ \"$GPIPE_RANK\" = 0 ] && set -- \"$@\" --data-dir '" + folder_.path("") +
+                           "' --lr 0.1 || set -- \"$@\" --data-dir '" + elsewhere.path("") + "' --lr 1e-1; exec \"$@\"";
+  Arguments launch = {"launch", "-n", "2", "--", "sh", "-c", rest, "sh", GPIPE_COMMAND};
+  launch.insert(launch.end(), command.begin(), command.end());
+  const Outcome same = run_gpipe(launch);
+  EXPECT_EQ(same.exit_code, 0) << same.out << same.err;
+  write_images(elsewhere, "train", 48);
+  const Outcome other = run_gpipe(launch);
+  EXPECT_EQ(other.exit_code, 1) << other.out << other.err;
+  EXPECT_THAT(other.err, HasSubstr("'--data, --data-dir: 4 batches an epoch of data with the hash "));
+  EXPECT_THAT(other.err, HasSubstr("but '--data, --data-dir: 3 batches an epoch of data with the hash "));
+}
+
+TEST_F(TrainProcesses, ThatDifferInTextDropoutOrWeightsEndAtOnce) {
+  std::string text;
+  for (int line = 0; line < 300; ++line) text += "the cat sat on the mat and the dog ran off\n";
+  const std::string file = folder_.write("text.txt", text);
+  const Arguments model = {"--model",           "transformer-lm:1,16,16,2",
+                           "--sequence-length", "8",
+                           "--vocabulary",      "275",
+                           "--batch-size",      "8",
+                           "--stages",          "2",
+                           "--micro-batches",   "2"};
+  Arguments command = {"train", "lm", "--steps", "1"};
+  command.insert(command.end(), model.begin(), model.end());
+  Arguments with_text = command;
+  with_text.insert(with_text.end(), {"--text", file});
+  expect_difference(on_rank_1(with_text, {"--dropout", "0.5"}), "--dropout 0.1", "--dropout 0.5");
+
+  Arguments alone = with_text;
+  alone.insert(alone.end(), {"--save", folder_.path("weights")});
+  ASSERT_EQ(run_gpipe(alone).exit_code, 0);
+  const Outcome weights = run_gpipe(on_rank_1(with_text, {"--weights", folder_.path("weights")}));
+  EXPECT_EQ(weights.exit_code, 1) << weights.out << weights.err;
+  EXPECT_THAT(weights.err, HasSubstr("'no --weights' on rank 0, but '--weights: "));
+
+  const std::string other = folder_.write("other.txt", text + "and so did the other dog of that neighbour\n");
+  const std::string choose = "[ \"$GPIPE_RANK\" = 0 ] && set -- \"$@\" --text '" + file +
+                             "' || set -- \"$@\" --text '" + other + "'; exec \"$@\"";
+  Arguments launch = {"launch", "-n", "2", "--", "sh", "-c", choose, "sh", GPIPE_COMMAND};
+  launch.insert(launch.end(), command.begin(), command.end());
+  const Outcome texts = run_gpipe(launch);
+  EXPECT_EQ(texts.exit_code, 1) << texts.out << texts.err;
+  EXPECT_THAT(texts.err, HasSubstr("'--text: "));
+  EXPECT_THAT(texts.err, Not(HasSubstr("same call")));
+}
+
 TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {
   Arguments command = {"launch", "-n", "3", "--", GPIPE_COMMAND};
   const Arguments train = arguments("other", {});

@@ -44,7 +44,16 @@ Peers::Peers(World world)
   if (world_.rank == 0) report_meeting();
 }
 
-Peers::~Peers() = default;
+Peers::~Peers() {
+  if (process_.is_here()) return;
+  // Their threads exist in the parent only, and to close a connection properly would end it for the parent, too.
+  static_cast<void>(server_.release());
+  static_cast<void>(header_carrier_.release());
+  static_cast<void>(byte_carrier_.release());
+  static_cast<void>(group_.release());
+  static_cast<void>(store_.release());
+  static_cast<void>(new std::shared_ptr<ProvenDevice>(std::move(device_)));
+}
 
 // Numeric. Rank 0 takes its interface's, because its own name may lead it to the loopback.
 std::string Peers::meeting_address() const {
@@ -170,12 +179,12 @@ void Peers::leave_together() {
   carrier().leave(/*together=*/true);
 }
 
-int Peers::reserve_flows(int count, FlowScope scope) {
+int Peers::reserve_flows(std::int64_t count, FlowScope scope) {
   constexpr int kFirstOfWorld = 1 << 19;
   const std::lock_guard<std::mutex> lock(mutex_);
   if (num_flows_[scope] + count > kFirstOfWorld) throw Error("the peers have had more than 2^19 flows; make new ones");
   const int first = num_flows_[scope] + (scope == FlowScope::kWorld ? kFirstOfWorld : 0);
-  num_flows_[scope] += count;
+  num_flows_[scope] += static_cast<int>(count);
   return first;
 }
 
@@ -262,6 +271,12 @@ void Peers::fail(std::exception_ptr error, bool silent) {
 }
 
 void Peers::check() const {
+  if (!process_.is_here()) {
+    throw CallError(
+        fmt::format("the peers of rank {} were connected by process {}, from which this one, {}, was forked; only that "
+                    "one can talk to them",
+                    world_.rank, process_.number(), getpid()));
+  }
   std::unique_lock<std::mutex> lock(mutex_);
   ended_.wait(lock, [&] { return !ending_ || error_ != nullptr; });
   if (error_ != nullptr) std::rethrow_exception(error_);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <condition_variable>
+#include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
@@ -14,6 +15,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/os/own_process.h"
 #include "gpipe/transport/c10d/carrier.h"
 #include "gpipe/transport/c10d/fingerprint.h"
 #include "gpipe/transport/c10d/proven_device.h"
@@ -43,6 +45,7 @@ class Peers {
   //   HandshakeError     if rank 0 refuses, is no gpipe, or of another version
   //   PeerError          naming the first rank that has not come within the timeout
   explicit Peers(World world);
+  // In a process that was forked since, the connections stay as they are, for the parent's use.
   ~Peers();
   Peers(const Peers&) = delete;
   Peers& operator=(const Peers&) = delete;
@@ -66,13 +69,13 @@ class Peers {
 
   // So many numbers for flows, from the one it returns: between ranks of one replica, or of the whole world. REQUIRES: the
   // ranks of a replica, or all, make the same calls in the same order.
-  int reserve_flows(int count, FlowScope scope = FlowScope::kReplica);
+  int reserve_flows(std::int64_t count, FlowScope scope = FlowScope::kReplica);
 
   // Ends this rank's part, unless it has ended, and throws the first error. That is `error`, or, if it is a PeerError and the
   // other ranks know more, one about the rank that is to blame: see Note [Who is to blame]. `silent` says that the peer gave no
   // sign of life for the timeout. Rank 0, which has the store, stays for a moment until the others have read it.
   [[noreturn]] void fail(std::exception_ptr error, bool silent = false);
-  // Throws the first error, if there is one.
+  // Throws the first error, if there is one, and CallError in a process that was forked since.
   void check() const;
   bool has_failed() const;
 
@@ -92,6 +95,7 @@ class Peers {
   void let_others_read(const std::exception_ptr& error);
   double grace_seconds() const;
 
+  const OwnProcess process_;
   const World world_;
   const CarrierKind carrier_kind_;
   std::unique_ptr<StoreServer> server_;  // on rank 0

@@ -1,0 +1,94 @@
+// The training loop on a task of the tests' own.
+#include "train/trainer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+
+#include "cli/terminal.h"
+#include "data/data_error.h"
+#include "tests/train/scratch_folder.h"
+
+namespace gpipe::train {
+namespace {
+
+using ::testing::HasSubstr;
+
+// A line through points; `before_batch` is called with the number of each batch.
+class PointsTask : public Task {
+ public:
+  explicit PointsTask(std::function<void(int)> before_batch) : before_batch_(std::move(before_batch)) {}
+
+  LayerChain chain() const override {
+    LayerChain chain;
+    chain.add<torch::nn::Linear>("line", 1, 1);
+    return chain;
+  }
+  const char* unit() const override { return "points"; }
+  std::int64_t num_batches() const override { return 100; }
+  std::string data_hash() const override { return ""; }
+  std::string test_hash() const override { return ""; }
+  TensorBatch next_batch() override {
+    before_batch_(next_++);
+    const at::Tensor x = torch::arange(4, torch::kFloat).view({4, 1});
+    return {{x}, {2 * x}, 4, {}, {}};
+  }
+  void seek(const data::Position& /*position*/) override {}
+  PipelineImpl::Loss loss(std::int64_t num_items) const override {
+    return [num_items](const Tensors& outputs, const Tensors& targets) {
+      return LossValue((outputs[0] - targets[0]).square().sum() / static_cast<double>(num_items));
+    };
+  }
+  std::vector<Measure> evaluate(Pipeline&, bool, const std::function<bool()>&) override { return {}; }
+  std::map<std::string, std::string> metadata() const override { return {}; }
+
+ private:
+  std::function<void(int)> before_batch_;
+  int next_ = 0;
+};
+
+TEST(Trainer, TellsTheErrorThatEndedTheTrainingBeforeThatOfTheFilesThatWereToBeKept) {
+  const ScratchFolder folder;
+  std::filesystem::create_directory(folder.path("weights"));
+  PointsTask task([&](int batch) {
+    if (batch < 2) return;
+    std::filesystem::remove(folder.path("weights"));
+    throw data::DataError("points", "they have come to an end", "draw more");
+  });
+  const Pipeline pipeline(task.chain(), PipelineOptions(1).num_micro_batches(2).loss_reduction(LossReduction::kSum));
+  TrainerOptions options;
+  options.num_steps = 5;
+  options.save_path = folder.path("weights/line.safetensors");
+  testing::internal::CaptureStderr();
+  try {
+    run_training(pipeline, task, options);
+    ADD_FAILURE() << "nothing was thrown";
+  } catch (const data::DataError& error) {  // as the command does
+    cli::print_error(error.what());
+  }
+  const std::string told = testing::internal::GetCapturedStderr();
+  EXPECT_THAT(told, HasSubstr("they have come to an end"));
+  EXPECT_THAT(told, HasSubstr("--save"));
+  EXPECT_THAT(told, HasSubstr("weights/line.safetensors"));
+  EXPECT_LT(told.find("they have come to an end"), told.find("weights/line.safetensors"));
+}
+
+TEST(Trainer, KeepsTheWeightsOfTheStepBeforeAnError) {
+  const ScratchFolder folder;
+  PointsTask task([](int batch) {
+    if (batch == 2) throw data::DataError("points", "they have come to an end", "draw more");
+  });
+  const Pipeline pipeline(task.chain(), PipelineOptions(1).num_micro_batches(2).loss_reduction(LossReduction::kSum));
+  TrainerOptions options;
+  options.num_steps = 5;
+  options.save_path = folder.path("line.safetensors");
+  EXPECT_THROW(run_training(pipeline, task, options), data::DataError);
+  EXPECT_TRUE(std::filesystem::exists(options.save_path));
+}
+
+}  // namespace
+}  // namespace gpipe::train
