@@ -191,7 +191,7 @@ std::string describe_manifest(const Inspection& inspection) {
 std::string describe_files(const std::vector<InspectedFile>& files) {
   std::vector<std::vector<std::string>> rows;
   for (const InspectedFile& file : files) {
-    rows.push_back({cli::printable(file.expected.name), cli::format_bytes(file.expected.bytes),
+    rows.push_back({printable(file.expected.name), cli::format_bytes(file.expected.bytes),
                     file.expected.hash.substr(0, 16), file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
   }
   return "\n" +

@@ -81,7 +81,7 @@ std::string ProgressLayout::line(const Progress& progress, std::size_t width) {
     num_shown_ = fields.size();
     widths_.assign(fields.size(), 0);
   }
-  std::string line = cli::printable(progress.phase).substr(0, width);
+  std::string line = printable(progress.phase).substr(0, width);
   std::size_t end = line.size();  // with the blanks that fill the last field up
   for (std::size_t field = 0; field < num_shown_; ++field) {
     widths_[field] = std::max(widths_[field], fields[field].size());

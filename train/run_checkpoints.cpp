@@ -16,6 +16,7 @@
 #include "gpipe/checkpoint/optimizer_state.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/text/printable.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -139,7 +140,7 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   if (state.learning_rate != learning_rate_.to_json()) {
     const std::string note =
         fmt::format("note: the learning rate is now {}; before, it was {}", learning_rate_.in_words(),
-                    cli::printable(learning_rate_in_words(state.learning_rate)));
+                    printable(learning_rate_in_words(state.learning_rate)));
     resumed.notes += cli::wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
   }
   const int num_replicas = pipeline->ranks() == nullptr ? 1 : pipeline->ranks()->num_replicas();

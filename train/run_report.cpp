@@ -10,6 +10,7 @@
 #include "cli/wrap.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/simulate/simulate.h"
+#include "gpipe/text/printable.h"
 #include "train/summary.h"
 
 namespace gpipe::train {
@@ -106,7 +107,7 @@ std::string describe_start(const Pipeline& pipeline, const Task& task) {
   const PipelineOptions& options = pipeline->options();
   const auto metadata = task.metadata();
   const std::string model =
-      fmt::format("{}: {} layers, {:.2f} million parameters", cli::printable(metadata.at("gpipe.model")),
+      fmt::format("{}: {} layers, {:.2f} million parameters", printable(metadata.at("gpipe.model")),
                   pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6);
   const std::string split = fmt::format("{} stages, {} micro-batches, {}, {} batches an epoch", options.num_stages(),
                                         options.num_micro_batches(), options.schedule(), task.num_batches());
