@@ -10,6 +10,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/nearest_name.h"
+#include "gpipe/os/processors.h"
 
 namespace gpipe::cli {
 namespace {
@@ -36,13 +37,14 @@ std::optional<Number> number(std::string_view word) {
   return value;
 }
 
-int parse_whole(std::string_view word, int least) {
-  const std::optional<int> value = number<int>(word);
-  if (!value || *value < least) {
+int threads_from(std::string_view word, int least) {
+  const int count = parse_whole(word, least, std::numeric_limits<int>::max());
+  if (count > most_threads()) {
     throw InvalidArgument(
-        fmt::format("{} is not a whole number from {} to {}", quoted(word), least, std::numeric_limits<int>::max()));
+        fmt::format("{} is more than the {} threads that this machine can have, with its {} processor{}", quoted(word),
+                    most_threads(), num_processors(), num_processors() == 1 ? "" : "s"));
   }
-  return *value;
+  return count;
 }
 
 double unit_bytes(std::string_view word, std::string_view unit) {
@@ -76,9 +78,30 @@ std::string four_digits(double value) {
 
 }  // namespace
 
-int parse_count(std::string_view word) { return parse_whole(word, 1); }
+int parse_whole(std::string_view word, int least, int most) {
+  const std::optional<int> value = number<int>(word);
+  if (!value || *value < least || *value > most) {
+    throw InvalidArgument(fmt::format("{} is not a whole number from {} to {}", quoted(word), least, most));
+  }
+  return *value;
+}
 
-int parse_index(std::string_view word) { return parse_whole(word, 0); }
+int parse_count(std::string_view word) { return parse_whole(word, 1, std::numeric_limits<int>::max()); }
+
+int parse_index(std::string_view word) { return parse_whole(word, 0, std::numeric_limits<int>::max()); }
+
+int parse_threads(std::string_view word) { return threads_from(word, 1); }
+
+int parse_more_threads(std::string_view word) { return threads_from(word, 0); }
+
+double parse_number(std::string_view word) {
+  constexpr double kMost = 1e30;
+  const std::optional<double> value = number<double>(word);
+  if (!value || !(*value >= 0 && *value <= kMost)) {
+    throw InvalidArgument(fmt::format("{} is not a number from 0 to {}", quoted(word), kMost));
+  }
+  return *value;
+}
 
 double parse_seconds(std::string_view word) {
   const std::optional<double> value = number<double>(word);

@@ -15,11 +15,25 @@ namespace gpipe::cli {
 
 // All parsers take the whole word or throw InvalidArgument with a sentence that quotes it.
 
-// A whole number from 1 to 2147483647.
+// A whole number from `least` to `most`.
+int parse_whole(std::string_view word, int least, int most);
+
+// A whole number from 1 to 2147483647, or to `kMost`.
 int parse_count(std::string_view word);
+template <int kMost>
+int parse_count_to(std::string_view word) {
+  return parse_whole(word, 1, kMost);
+}
+
+// A whole number from 1, or from 0, to the threads that this machine can have.
+int parse_threads(std::string_view word);
+int parse_more_threads(std::string_view word);
 
 // A whole number from 0 to 2147483647.
 int parse_index(std::string_view word);
+
+// A number from 0 to 1e30, which a model's own numbers can hold, too.
+double parse_number(std::string_view word);
 
 // A finite number, 0 or more.
 double parse_seconds(std::string_view word);

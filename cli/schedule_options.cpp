@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -42,6 +44,26 @@ void add_sizes(CLI::App& command, ScheduleOptions& options, bool can_choose) {
       ->group(group);
 }
 
+// What a command makes, prints and simulates in seconds, and in less than a gigabyte.
+constexpr std::int64_t kMostActions = std::int64_t{1} << 23;
+
+void check_number_of_actions(const ScheduleOptions& options) {
+  const ScheduleInfo& info = find_schedule(options.name);
+  const Schedule smallest = gpipe::make_schedule(info.name, 1, 1);
+  const bool recomputes = options.recompute && *options.recompute != Recompute::kNever;
+  // Of each stage and micro-batch. In floating point, so that no product overflows.
+  const double actions = static_cast<double>(smallest.num_actions()) / smallest.num_stages + (recomputes ? 1 : 0);
+  const double num_stages = static_cast<double>(*options.num_workers) * options.chunks.value_or(info.default_chunks);
+  const double num_actions = actions * num_stages * *options.num_micro_batches;
+  if (num_actions <= static_cast<double>(kMostActions)) return;
+  const double fewer = std::floor(static_cast<double>(kMostActions) / (actions * num_stages));
+  throw UsageError(
+      fmt::format("--stages {} and --micro-batches {} make {:.0f} actions, and a command takes at most {}",
+                  *options.num_workers, *options.num_micro_batches, num_actions, kMostActions),
+      fewer < 1 ? "ask for fewer stages"
+                : fmt::format("ask for at most {:.0f} micro-batches; 'gpipe plan' takes any number of them", fewer));
+}
+
 }  // namespace
 
 void add_size_options(CLI::App& command, ScheduleOptions& options) { add_sizes(command, options, false); }
@@ -62,6 +84,7 @@ void require_schedule(const ScheduleOptions& options) {
 Schedule make_schedule(const ScheduleOptions& options) {
   if (!options.name.empty()) find_schedule(options.name);  // a mistyped name is told before a missing size
   require_schedule(options);
+  check_number_of_actions(options);
   Schedule schedule =
       gpipe::make_schedule(options.name, *options.num_workers, *options.num_micro_batches, options.chunks.value_or(0));
   if (!options.recompute || *options.recompute == Recompute::kNever) return schedule;

@@ -45,9 +45,10 @@ std::vector<std::string> sampled(const std::function<bool(std::string&)>& next_s
 void check_options(const VocabularyOptions& options) {
   const std::int64_t least =
       kNumSpecial + (options.byte_fallback ? kNumBytes : 0) + static_cast<std::int64_t>(options.symbols.size());
-  if (options.size <= least || options.size > INT32_MAX) {
-    throw InvalidArgument(fmt::format("vocabulary size is {}; expected more than the {} special ids, bytes and symbols",
-                                      options.size, least));
+  if (options.size <= least || options.size > kMaxVocabularySize) {
+    throw InvalidArgument(
+        fmt::format("vocabulary size is {}; expected more than the {} special ids, bytes and symbols, and at most {}",
+                    options.size, least, kMaxVocabularySize));
   }
   if (!(options.character_coverage > 0.9 && options.character_coverage <= 1)) {
     throw InvalidArgument(fmt::format("character_coverage is {}; expected more than 0.9 and at most 1, such as 0.9995",

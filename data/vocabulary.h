@@ -12,6 +12,9 @@
 
 namespace gpipe::data {
 
+// More ids than this are refused: no text has as many sub-words, and the training would look for them.
+constexpr int kMaxVocabularySize = 1'000'000;
+
 struct VocabularyOptions {
   std::int64_t size = 8000;             // ids in all, with the special ones
   double character_coverage = 0.9995;   // of the text; rarer characters are spelled in bytes, or unknown

@@ -20,6 +20,7 @@
 #include "train/model_file.h"
 #include "train/option_group.h"
 #include "train/progress.h"
+#include "train/run_options.h"
 #include "train/translate_task.h"
 
 namespace gpipe::train {
@@ -171,7 +172,7 @@ void add_common_options(const OptionGroup& group, EvalCommand& options) {
   group.add("FILE", "--weights", options.weights, parse_path, "A model in safetensors form, or a checkpoint");
   group.add("DIR", "--data-dir", options.data_dir, parse_path, "Where the data is [where gpipe get-data puts it]");
   group.add("K", "--stages", options.num_stages, parse_count, "Workers, one thread each [1]");
-  group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
+  group.add("M", "--micro-batches", options.num_micro_batches, parse_micro_batches,
             fmt::format("Slices of a mini-batch [{}]", kMicroBatches));
 }
 

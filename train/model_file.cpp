@@ -8,8 +8,8 @@
 #include <cstring>
 
 #include "cli/input_file.h"
+#include "cli/quantity.h"
 #include "train/checkpoint_dir.h"
-#include "train/run_options.h"
 
 namespace gpipe::train {
 namespace {
@@ -55,7 +55,7 @@ std::int64_t ModelFile::number(const std::string& key, std::int64_t least, std::
 
 double ModelFile::real(const std::string& key) const {
   try {
-    return parse_number(text(key));
+    return cli::parse_number(text(key));
   } catch (const InvalidArgument& error) {
     throw CheckpointError(fmt::format("{}: its {}: {}; {}", path_, key, error.what(), kRemedy));
   }

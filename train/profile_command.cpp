@@ -193,8 +193,8 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   measuring.add("N", "--repeats", command->repeats, cli::parse_count, "Of which the median counts [5]");
   measuring.add("SECONDS", "--budget", command->budget_seconds, cli::parse_seconds,
                 "No repeat is begun after this [10]");
-  measuring.add("N", "--threads", command->num_threads, cli::parse_count, "Intra-op threads, as of a stage [1]");
-  measuring.add("N", "--busy-neighbours", command->busy_neighbours, cli::parse_index,
+  measuring.add("N", "--threads", command->num_threads, cli::parse_threads, "Intra-op threads, as of a stage [1]");
+  measuring.add("N", "--busy-neighbours", command->busy_neighbours, cli::parse_more_threads,
                 "Cores to keep busy meanwhile, as the other stages on this machine will [0]");
   measuring.add_flag("--on-paper", command->on_paper,
                      "Count operations instead of running them; takes no memory, whatever the model's size");

@@ -20,6 +20,7 @@ namespace {
 
 using cli::parse_count;
 using cli::parse_index;
+using cli::parse_number;
 using cli::parse_path;
 
 std::string parse_schedule(std::string_view word) { return find_schedule(std::string(word)).name; }
@@ -43,7 +44,7 @@ void add_pipeline_options(CLI::App& command, RunOptions& options) {
       group.add("K", "--stages", options.num_stages, parse_stages,
                 "Workers, one thread each, or one process each under a launcher; auto: as many as there are processes, "
                 "or 2 threads [auto]");
-  CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_count,
+  CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_micro_batches,
                                                fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
   CLI::Option* const schedule = group.add("NAME", "--schedule", options.schedule, parse_schedule,
                                           "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
@@ -62,7 +63,8 @@ void add_pipeline_options(CLI::App& command, RunOptions& options) {
                                       "--micro-batches, --schedule, --chunks, --recompute, --balance");
   for (CLI::Option* const decided : {stages, micro_batches, schedule, chunks, recompute, balance})
     plan->excludes(decided);
-  group.add("N", "--threads-per-stage", options.threads_per_stage, parse_count, "Intra-op threads of a worker [1]");
+  group.add("N", "--threads-per-stage", options.threads_per_stage, cli::parse_threads,
+            "Intra-op threads of a worker [1]");
   group.add("N", "--seed", options.seed, parse_index, "Of weights, order and dropout [0]");
 }
 
@@ -142,13 +144,7 @@ void check_checkpoint_options(const TrainerOptions& options) {
 
 }  // namespace
 
-double parse_number(std::string_view word) {
-  try {
-    return cli::parse_seconds(word);
-  } catch (const InvalidArgument&) {
-    throw InvalidArgument(fmt::format("'{}' is not a number, 0 or more", word));
-  }
-}
+int parse_micro_batches(std::string_view word) { return cli::parse_count_to<kMostMicroBatches>(word); }
 
 double parse_fraction(std::string_view word) {
   const double value = parse_number(word);

@@ -28,8 +28,11 @@ struct RunOptions {
   TrainerOptions trainer;
 };
 
-// A number from 0 on; one below 1. Throw InvalidArgument.
-double parse_number(std::string_view word);
+// Their schedule, and its proof, are made before the size of a mini-batch is known.
+constexpr int kMostMicroBatches = 65536;
+
+// A whole number from 1 to the most micro-batches; a number from 0 to below 1. Throw InvalidArgument.
+int parse_micro_batches(std::string_view word);
 double parse_fraction(std::string_view word);
 
 // What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart, which goes on

@@ -76,6 +76,11 @@ int train(CLI::App& command, const std::string& data_options, const RunOptions& 
     case Ending::kPreempted:  // nothing is lost if it was saved
       return result.checkpoint.empty() ? 128 + SIGTERM : cli::kDone;
     case Ending::kNotFinite:
+      cli::flush_output();
+      if (reports) {
+        cli::print_error(fmt::format("the loss or its gradient is not finite at step {}", result.num_steps + 1),
+                         "try a smaller --lr, a longer --warmup or --clip 1");
+      }
       return cli::kNegativeAnswer;
   }
   return cli::kDone;
@@ -152,7 +157,7 @@ void add_lm_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("NAME", "--data", task.data, parse_path, "kjv or gcide [kjv]");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
   group.add("FILE,...", "--text", task.text_files, parse_words, "Your own text instead, plain or gzip");
-  group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
+  group.add("N", "--vocabulary", task.vocabulary_size, cli::parse_count_to<data::kMaxVocabularySize>,
             fmt::format("Sub-words [{}]", task.vocabulary_size));
   group.add("N", "--sequence-length", task.sequence_length, parse_count,
             fmt::format("Tokens [{}]", task.sequence_length));
@@ -194,7 +199,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
             fmt::format("t:L,H,A,d: L layers, feed-forward width H, A heads, width d [{}]", task.model));
   group.add("LANG,...", "--languages", task.languages, parse_words, "Such as de,fr,hi [all that are there]");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Of libreoffice-help [where gpipe get-data puts it]");
-  group.add("N", "--vocabulary", task.vocabulary_size, parse_count,
+  group.add("N", "--vocabulary", task.vocabulary_size, cli::parse_count_to<data::kMaxVocabularySize>,
             fmt::format("Sub-words [{}]", task.vocabulary_size));
   group.add("N", "--max-tokens", task.max_tokens, parse_count,
             fmt::format("Tokens in a mini-batch, with padding [{}]", task.max_tokens));
@@ -207,7 +212,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("X", "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout));
   group.add("X", "--label-smoothing", task.label_smoothing, parse_fraction, fmt::format("[{}]", task.label_smoothing));
   group.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers");
-  group.add("X", "--clip-logits", task.clip_logits, parse_number, "Largest logit, 0 for none [0]");
+  group.add("X", "--clip-logits", task.clip_logits, cli::parse_number, "Largest logit, 0 for none [0]");
   add_run_options(command, options->run);
   cli::set_help(command,
                 {"gpipe train translate [options]", "Translation of several languages into English", kConfigHint,

@@ -25,6 +25,7 @@ namespace {
 using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
+using cli::parse_number;
 using cli::parse_path;
 
 CLI::Option* add_weights(CLI::App& command, std::string& path) {

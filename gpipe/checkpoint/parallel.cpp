@@ -7,9 +7,12 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/os/processors.h"
+
 namespace gpipe {
 
 void run_parallel(std::size_t count, const std::function<void(std::size_t)>& work, int num_threads) {
+  check_threads("num_threads", num_threads);
   const std::size_t wanted =
       num_threads > 0 ? static_cast<std::size_t>(num_threads) : std::max(1U, std::thread::hardware_concurrency());
   std::atomic<std::size_t> next{0};

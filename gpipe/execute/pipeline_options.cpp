@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/os/processors.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
@@ -33,6 +34,7 @@ PipelineOptions checked(PipelineOptions options) {
   };
   check("num_stages", options.num_stages());
   check("threads_per_stage", options.threads_per_stage());
+  check_threads("threads_per_stage", options.threads_per_stage());
   if (options.custom_schedule()) {
     const int count = options.custom_schedule()->num_micro_batches;
     if (options.num_micro_batches() != 0 && options.num_micro_batches() != count) {

@@ -18,6 +18,7 @@
 #include "gpipe/model/meta_layer.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
+#include "gpipe/os/processors.h"
 
 namespace gpipe {
 namespace {
@@ -51,6 +52,7 @@ void check(const ProfileOptions& options) {
   if (options.repeats < 1) refuse("repeats", options.repeats, "1 or more");
   if (!(options.budget_seconds >= 0)) refuse("budget_seconds", options.budget_seconds, "0 or more");
   if (options.busy_neighbours < 0) refuse("busy_neighbours", options.busy_neighbours, "0 or more");
+  check_threads("busy_neighbours", options.busy_neighbours);
   // Below that, counted seconds could overflow.
   const double flops = options.flops_per_second;
   if (!(flops >= 1e-3) || !std::isfinite(flops)) refuse("flops_per_second", flops, "a number, 0.001 or more");
