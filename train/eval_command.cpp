@@ -144,10 +144,12 @@ int eval(CLI::App& app, const EvalCommand& command) {
   if (command.weights.empty()) throw cli::UsageError("which model? --weights is missing", "add --weights FILE");
   const ModelFile file(command.weights);
   const std::unique_ptr<Task> task = make_task(file, command);
+  const LayerChain chain = task->chain();
+  file.check_size(chain);
   PipelineOptions options(command.num_stages);
   options.num_micro_batches(command.num_micro_batches);
   add_agreed_texts(app, file, *task, options);
-  Pipeline pipeline(task->chain(), options);
+  Pipeline pipeline(chain, options);
   load_weights(file.content(), file.path(), *pipeline);
   pipeline->eval();
   const torch::NoGradGuard no_grad;

@@ -6,16 +6,38 @@
 #include <algorithm>
 #include <charconv>
 #include <cstring>
+#include <new>
+#include <set>
 
 #include "cli/input_file.h"
 #include "cli/quantity.h"
+#include "gpipe/model/no_init_scope.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
 namespace {
 
 constexpr const char* kVocabulary = "gpipe.vocabulary";
+// A model of so many elements is built at once, however few the file has; load_weights then names what does not fit.
+constexpr std::int64_t kFewElements = std::int64_t{1} << 24;
 constexpr const char* kRemedy = "name a file that gpipe train --save has written, or a checkpoint";
+
+// Of a layer's parameters and buffers, without filling them; nothing if the system would not even give it the addresses.
+std::optional<std::int64_t> num_elements(const LayerChain& chain, int layer, const std::set<std::string>& tied) {
+  try {
+    const Layer built = chain.build(layer, /*seed=*/0);
+    std::int64_t count = 0;
+    for (const auto& parameter : built.module->named_parameters()) {
+      if (tied.count(chain.name(layer) + "." + parameter.key()) == 0) count += parameter.value().numel();
+    }
+    for (const at::Tensor& buffer : built.module->buffers()) count += buffer.numel();
+    return count;
+  } catch (const c10::Error&) {
+    return std::nullopt;
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
 
 }  // namespace
 
@@ -75,6 +97,23 @@ void ModelFile::require_task(const std::string& task, const std::string& command
   if (text("gpipe.task") == task) return;
   throw CheckpointError(fmt::format("{} was trained by 'gpipe train {}', but 'gpipe {}' needs one of 'gpipe train {}'",
                                     path_, text("gpipe.task"), command, task));
+}
+
+void ModelFile::check_size(const LayerChain& chain) const {
+  std::int64_t num_held = 0;
+  for (const auto& [name, tensor] : content_.tensors) num_held += tensor.numel();
+  std::set<std::string> tied;
+  for (const TieNames& tie : chain.ties()) tied.insert(tie.user);
+  const NoInitScope scope;
+  std::int64_t num_needed = 0;
+  for (int layer = 0; layer < chain.size(); ++layer) {
+    const std::optional<std::int64_t> count = num_elements(chain, layer, tied);
+    if (count) num_needed += *count;
+    if (count && num_needed <= std::max(num_held, kFewElements)) continue;
+    throw CheckpointError(
+        fmt::format("{} holds {} numbers, but the model it is said to be of has more in its first {} of {} layers; {}",
+                    path_, num_held, layer + 1, chain.size(), kRemedy));
+  }
 }
 
 }  // namespace gpipe::train

@@ -36,6 +36,7 @@ CLI::Option* add_weights(CLI::App& command, std::string& path) {
 
 // One stage: there is nothing to overlap in reading a model.
 Pipeline load_pipeline(const ModelFile& file, const LayerChain& chain) {
+  file.check_size(chain);
   Pipeline pipeline(chain, PipelineOptions(1).num_micro_batches(1));
   load_weights(file.content(), file.path(), *pipeline);
   pipeline->eval();

@@ -21,7 +21,9 @@ struct OpenScheduler : torch::optim::LRScheduler {
   }
 };
 
-std::string scheduler_type(const torch::optim::LRScheduler& scheduler) { return c10::demangle(typeid(scheduler).name()); }
+std::string scheduler_type(const torch::optim::LRScheduler& scheduler) {
+  return c10::demangle(typeid(scheduler).name());
+}
 
 }  // namespace
 

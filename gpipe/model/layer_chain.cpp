@@ -21,8 +21,15 @@ bool has_empty_part(const std::string& name) {
   return name.empty() || name.front() == '.' || name.back() == '.' || name.find("..") != std::string::npos;
 }
 
-bool is_inside(const std::string& name, const std::string& outer) {
-  return name.size() > outer.size() && name[outer.size()] == '.' && name.compare(0, outer.size(), outer) == 0;
+// A layer that `name` is inside of, or that is inside of it; empty if there is none.
+std::string nested_with(const std::string& name, const std::map<std::string, int>& layer_of_name) {
+  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
+    if (layer_of_name.count(name.substr(0, dot)) != 0) return name.substr(0, dot);
+  }
+  const std::string inside = name + ".";
+  const auto next = layer_of_name.lower_bound(inside);
+  const bool is_inside = next != layer_of_name.end() && next->first.compare(0, inside.size(), inside) == 0;
+  return is_inside ? next->first : "";
 }
 
 }  // namespace
@@ -39,13 +46,15 @@ LayerChain& LayerChain::add_layer(const std::string& name, std::function<Layer()
   if (has_empty_part(name)) {
     throw InvalidArgument(fmt::format("\"{}\" cannot be a layer's name; no part of it may be empty", name));
   }
-  for (const Entry& layer : layers_) {
-    if (layer.name == name) throw InvalidArgument(fmt::format("there is a layer named \"{}\" already", name));
-    if (is_inside(name, layer.name) || is_inside(layer.name, name)) {
-      throw InvalidArgument(
-          fmt::format("\"{}\" and \"{}\" cannot both be layers: one would be inside the other", layer.name, name));
-    }
+  if (layer_of_name_.count(name) != 0) {
+    throw InvalidArgument(fmt::format("there is a layer named \"{}\" already", name));
   }
+  const std::string other = nested_with(name, layer_of_name_);
+  if (!other.empty()) {
+    throw InvalidArgument(
+        fmt::format("\"{}\" and \"{}\" cannot both be layers: one would be inside the other", other, name));
+  }
+  layer_of_name_[name] = size();
   layers_.push_back({name, std::move(build), "", false});
   return *this;
 }
@@ -66,12 +75,12 @@ LayerChain& LayerChain::tie(const std::string& owner, const std::string& user) {
 }
 
 LayerChain& LayerChain::isolate(const std::string& layer, const std::string& skip_namespace) {
-  for (Entry& entry : layers_) {
-    if (entry.name != layer) continue;
-    entry.skip_namespace = skip_namespace;
-    return *this;
+  const auto found = layer_of_name_.find(layer);
+  if (found == layer_of_name_.end()) {
+    throw InvalidArgument(fmt::format("there is no layer named \"{}\" whose skips could be isolated", layer));
   }
-  throw InvalidArgument(fmt::format("there is no layer named \"{}\" whose skips could be isolated", layer));
+  layers_[found->second].skip_namespace = skip_namespace;
+  return *this;
 }
 
 Layer LayerChain::build(int layer, std::uint64_t seed) const {

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <tuple>
@@ -117,6 +118,7 @@ class LayerChain {
     bool is_built = false;
   };
   std::vector<Entry> layers_;
+  std::map<std::string, int> layer_of_name_;
   std::vector<TieNames> ties_;
 };
 

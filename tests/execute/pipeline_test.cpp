@@ -428,6 +428,8 @@ TEST_F(PipelineTest, BadOptionsAreRefusedWithTheirValues) {
   EXPECT_THAT(message(PipelineOptions(kMost)), HasSubstr("num_stages is 2147483647; the limit is 65536"));
   EXPECT_THAT(message(PipelineOptions(2).num_micro_batches(kMost)), HasSubstr("2147483647 micro-batches"));
   EXPECT_THAT(message(PipelineOptions(2).schedule("interleaved").chunks_per_worker(kMost)), HasSubstr("2147483647"));
+  EXPECT_THAT(message(PipelineOptions(2).threads_per_stage(1000000)),
+              AllOf(HasSubstr("threads_per_stage is 1000000"), HasSubstr("can have at most")));
   EXPECT_THAT(message(PipelineOptions(2).schedule("1fb")), HasSubstr("did you mean 1f1b"));
   EXPECT_THAT(message(PipelineOptions(3).custom_schedule(schedules::gpipe(2, 4))), HasSubstr("for 2 workers"));
   EXPECT_THAT(message(PipelineOptions(2).custom_schedule(parse_schedule("F0 B0 F1 B1\nF0 F1 B0 B1\n"))),

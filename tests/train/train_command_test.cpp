@@ -214,6 +214,17 @@ TEST_F(EvalImage, SaysWhatAFileDoesNotSay) {
   EXPECT_THAT(none.err, HasSubstr("add --weights FILE"));
 }
 
+// Building it would take minutes and all memory there is.
+TEST_F(EvalImage, AModelFarLargerThanTheFileIsRefusedBeforeItIsBuilt) {
+  for (const char* model : {"resnet-cifar:99998", "amoebanet-d:99999,999999", "amoebanet-d:3,999999"}) {
+    Foreign foreign;
+    foreign.metadata = {{"gpipe.task", "image"}, {"gpipe.model", model}, {"gpipe.data", "fashion-mnist"}};
+    const Outcome outcome = run_gpipe({"eval", "--weights", write(foreign), "--data-dir", folder_.path("")});
+    EXPECT_EQ(outcome.exit_code, 1) << model << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("but the model it is said to be of has more in its first")) << model;
+  }
+}
+
 TEST_F(EvalImage, TheCommandLineWinsOverTheFile) {
   const Outcome outcome = eval({"--model", "resnet32", "--weights", folder_.path("own.safetensors")});
   EXPECT_EQ(outcome.exit_code, 1);
