@@ -10,6 +10,7 @@
 #include "cli/command.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
+#include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 
 namespace gpipe::cli {
@@ -54,6 +55,7 @@ void check_number_of_actions(const ScheduleOptions& options) {
   // Of each stage and micro-batch. In floating point, so that no product overflows.
   const double actions = static_cast<double>(smallest.num_actions()) / smallest.num_stages + (recomputes ? 1 : 0);
   const double num_stages = static_cast<double>(*options.num_workers) * options.chunks.value_or(info.default_chunks);
+  if (num_stages > kMaxStages) return;  // it has a refusal of its own
   const double num_actions = actions * num_stages * *options.num_micro_batches;
   if (num_actions <= static_cast<double>(kMostActions)) return;
   const double fewer = std::floor(static_cast<double>(kMostActions) / (actions * num_stages));

@@ -32,6 +32,7 @@ struct CapacityCommand {
 
 constexpr std::int64_t kMemoryBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kLeastMemoryBytes = std::int64_t{1} << 20;
+constexpr std::int64_t kMostMemoryBytes = std::int64_t{1} << 40;
 
 // A row of the paper's Table 1, to compare with.
 struct PaperRow {
@@ -228,6 +229,10 @@ int run_capacity(const CapacityCommand& command) {
   if (command.memory_bytes && *command.memory_bytes < kLeastMemoryBytes) {
     throw cli::UsageError(fmt::format("--memory {}: not even the smallest model fits", *command.memory_bytes),
                           "give at least 1MiB");
+  }
+  if (command.memory_bytes && *command.memory_bytes > kMostMemoryBytes) {
+    throw cli::UsageError(fmt::format("--memory {}: no accelerator has so much", *command.memory_bytes),
+                          "give less --memory, at most 1TiB");
   }
   std::vector<Table> tables;
   {

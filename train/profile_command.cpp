@@ -23,6 +23,10 @@
 namespace gpipe::train {
 namespace {
 
+// Beyond them a size is a slip of the finger: no machine has the memory.
+constexpr int kMostIds = 1'000'000;
+constexpr auto parse_size = cli::parse_count_to<65536>;
+
 struct ProfileCommand {
   std::string model;
   int num_samples = 8;
@@ -144,27 +148,37 @@ std::string first_line(const c10::Error& error) {
   return text.substr(0, text.find('\n'));
 }
 
-Profile run_layers(const ProfileCommand& command, const Subject& subject, const ProfileOptions& options) {
+// Runs the layers.
+Profile measure(const ProfileCommand& command) {
+  std::string shape = "of these sizes";
   try {
+    const Subject subject = make_subject(command);
+    shape = fmt::format("of [{}]", fmt::join(subject.inputs.front().sizes(), ", "));
+    ProfileOptions options;
+    options.repeats = command.repeats;
+    options.budget_seconds = command.budget_seconds;
+    options.busy_neighbours = command.busy_neighbours;
+    if (command.flops_per_second) options.flops_per_second = *command.flops_per_second;
+    options.loss = subject.loss;
     return profile(subject.chain, subject.inputs, options);
   } catch (const c10::Error& error) {
+    const std::string text = first_line(error);
+    if (text.find("can't allocate memory") != std::string::npos) {
+      throw InvalidArgument(fmt::format(
+          "{} and tensors {} do not fit into the memory of this machine; try a smaller size, fewer --samples, or "
+          "--on-paper, which takes no memory",
+          command.model, shape));
+    }
     throw InvalidArgument(fmt::format(
-        "{} does not run on what it was given, tensors of [{}]: {}; try another --image, --channels or --sequence",
-        command.model, fmt::join(subject.inputs.front().sizes(), ", "), first_line(error)));
+        "{} does not run on what it was given, tensors {}: {}; try another --image, --channels or --sequence",
+        command.model, shape, text));
   }
 }
 
 int run_profile(const ProfileCommand& command) {
   check(command);
   at::set_num_threads(command.num_threads);
-  const Subject subject = make_subject(command);
-  ProfileOptions options;
-  options.repeats = command.repeats;
-  options.budget_seconds = command.budget_seconds;
-  options.busy_neighbours = command.busy_neighbours;
-  if (command.flops_per_second) options.flops_per_second = *command.flops_per_second;
-  options.loss = subject.loss;
-  const Profile measured = run_layers(command, subject, options);
+  const Profile measured = measure(command);
   const std::string json = to_json(measured);
   if (!command.out.empty()) cli::write_output_file(command.out, json, command.force);
   cli::print(command.json ? json : to_text(measured));
@@ -183,12 +197,12 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   const OptionGroup model{sub, "Model"};
   model.add("MODEL", "--model", command->model, parse_word,
             "As gpipe train takes it: resnet18, amoebanet-d:6,64, transformer-lm:8,512,2048,8, t:3,512,4,128");
-  model.add("N", "--samples", command->num_samples, cli::parse_count, "Of the micro-batch that is run [8]");
-  model.add("N", "--image", command->image_size, cli::parse_count, "Height and width of an image [32]");
-  model.add("N", "--channels", command->num_channels, cli::parse_count, "Of an image [3]");
-  model.add("N", "--classes", command->num_classes, cli::parse_count, "[10]");
-  model.add("N", "--sequence", command->sequence_length, cli::parse_count, "Tokens of a text [128]");
-  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count, "[8000]");
+  model.add("N", "--samples", command->num_samples, parse_size, "Of the micro-batch that is run [8]");
+  model.add("N", "--image", command->image_size, parse_size, "Height and width of an image [32]");
+  model.add("N", "--channels", command->num_channels, parse_size, "Of an image [3]");
+  model.add("N", "--classes", command->num_classes, cli::parse_count_to<kMostIds>, "[10]");
+  model.add("N", "--sequence", command->sequence_length, cli::parse_count_to<kMostIds>, "Tokens of a text [128]");
+  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count_to<kMostIds>, "[8000]");
   const OptionGroup measuring{sub, "Measuring"};
   measuring.add("N", "--repeats", command->repeats, cli::parse_count, "Of which the median counts [5]");
   measuring.add("SECONDS", "--budget", command->budget_seconds, cli::parse_seconds,

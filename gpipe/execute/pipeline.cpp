@@ -305,8 +305,7 @@ void PipelineImpl::check_device(torch::Device device) const {
 std::shared_ptr<torch::nn::Module> PipelineImpl::clone(const c10::optional<torch::Device>& /*device*/) const {
   throw InvalidArgument(
       "a pipeline cannot be cloned, because its stages run on threads or processes of their own; clone the model "
-      "before it "
-      "is made a pipeline, or make a second pipeline and copy the weights (save_weights, load_weights)");
+      "before it is made a pipeline, or make a second pipeline and copy the weights (save_weights, load_weights)");
 }
 
 void PipelineImpl::pretty_print(std::ostream& stream) const {

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <optional>
 #include <utility>
+#include <vector>
 
 #include "gpipe/error.h"
 #include "gpipe/schedule/registry.h"
@@ -33,8 +35,23 @@ class NeedOrder {
 
   // The worker's actions in front of `index`, and all that they need. False if the schedule cannot run.
   bool play(int worker, int index) {
+    std::vector<int> waiting;  // workers, each for the next one; a stack of our own, because there may be thousands
     while (positions_[worker] < index) {
-      if (!play_next(worker)) return false;
+      waiting.assign(1, worker);
+      while (!waiting.empty()) {
+        const std::vector<Action>& actions = schedule_.workers[waiting.back()];
+        const int position = positions_[waiting.back()];
+        if (position == static_cast<int>(actions.size())) return false;
+        const std::optional<int> source = awaited_stage(actions[position]);
+        if (source) {
+          if (static_cast<int>(waiting.size()) > schedule_.num_workers()) return false;  // one waits for itself
+          waiting.push_back(schedule_.worker_of_stage[*source]);
+          continue;
+        }
+        run(actions[position]);
+        order_.push_back({waiting.back(), positions_[waiting.back()]++});
+        waiting.pop_back();
+      }
     }
     return true;
   }
@@ -47,33 +64,24 @@ class NeedOrder {
 
  private:
   // Messages come in the order in which they are taken, because stages run their micro-batches in one order.
-  bool wait_for(int& messages, int stage) {
-    while (messages == 0) {
-      if (!play_next(schedule_.worker_of_stage[stage])) return false;
-    }
-    --messages;
-    return true;
+  bool takes_activation(const Action& action) const { return action.kind == ActionKind::kForward && action.stage > 0; }
+  bool takes_gradient(const Action& action) const {
+    return makes_input_grad(action.kind) && action.stage + 1 < schedule_.num_stages;
   }
 
-  bool play_next(int worker) {
-    const std::vector<Action>& actions = schedule_.workers[worker];
-    const int index = positions_[worker];
-    if (index == static_cast<int>(actions.size()) || depth_ > schedule_.num_workers()) return false;
-    const Action& action = actions[index];
-    ++depth_;
-    if (action.kind == ActionKind::kForward) {
-      if (action.stage > 0 && !wait_for(forwards_[action.stage], action.stage - 1)) return false;
-      if (action.stage + 1 < schedule_.num_stages) ++forwards_[action.stage + 1];
-    } else if (makes_input_grad(action.kind)) {
-      const bool is_last = action.stage + 1 == schedule_.num_stages;
-      if (!is_last && !wait_for(gradients_[action.stage], action.stage + 1)) return false;
-      if (action.stage > 0) ++gradients_[action.stage - 1];
-    }
-    --depth_;
-    if (positions_[worker] != index) return false;  // it would have waited for itself
-    ++positions_[worker];
-    order_.push_back({worker, index});
-    return true;
+  // The stage whose message has to come before the action can run; none if it is there.
+  std::optional<int> awaited_stage(const Action& action) const {
+    if (takes_activation(action) && forwards_[action.stage] == 0) return action.stage - 1;
+    if (takes_gradient(action) && gradients_[action.stage] == 0) return action.stage + 1;
+    return std::nullopt;
+  }
+
+  void run(const Action& action) {
+    if (takes_activation(action)) --forwards_[action.stage];
+    if (takes_gradient(action)) --gradients_[action.stage];
+    const bool is_a_forward = action.kind == ActionKind::kForward;
+    if (is_a_forward && action.stage + 1 < schedule_.num_stages) ++forwards_[action.stage + 1];
+    if (makes_input_grad(action.kind) && action.stage > 0) ++gradients_[action.stage - 1];
   }
 
   const Schedule& schedule_;
@@ -81,7 +89,6 @@ class NeedOrder {
   std::vector<int> forwards_;
   std::vector<int> gradients_;
   std::vector<LongSchedule::Step> order_;
-  int depth_ = 0;
 };
 
 bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }

@@ -21,7 +21,8 @@ int run_command(const Arguments& arguments) {
 constexpr const char* kProfile = R"({"samples_per_micro_batch": 2, "layers": [
   {"name": "a", "forward_seconds": 1, "backward_seconds": 2, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
   {"name": "b", "forward_seconds": 2, "backward_seconds": 2, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
-  {"name": "c", "forward_seconds": 1, "backward_seconds": 4, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4}]})";
+  {"name": "c", "forward_seconds": 1, "backward_seconds": 4, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
+  {"name": "d", "forward_seconds": 1, "backward_seconds": 1, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4}]})";
 
 class HostileValue : public ::testing::Test {
  protected:
@@ -68,7 +69,7 @@ TEST_F(HostileValue, OfAPlan) {
                                          {"--mini-batch", "8"},
                                          {"--schedule", schedule},
                                          {"--recompute", "auto"},
-                                         {"--memory-limit", "1000"}}});
+                                         {"--memory-limit", "2000"}}});
   }
 }
 
@@ -77,27 +78,13 @@ TEST_F(HostileValue, OfAScore) { expect_clear_refusals(run_command, {{"bleu"}, {
 TEST_F(HostileValue, OfALaunch) { expect_clear_refusals(run_command, {{"launch"}, {{"-n", "2"}}, "", {"true"}}); }
 
 TEST_F(HostileValue, OfEveryCommandThatThereIs) {
-  const std::vector<Arguments> known = {{"schedule"},
-                                        {"check"},
-                                        {"simulate"},
-                                        {"plan"},
-                                        {"bleu"},
-                                        {"launch"},
-                                        {"doctor"},
-                                        {"train"},
-                                        {"train", "image"},
-                                        {"train", "lm"},
-                                        {"train", "translate"},
-                                        {"eval"},
-                                        {"eval", "image"},
-                                        {"eval", "lm"},
-                                        {"eval", "translate"},
-                                        {"translate"},
-                                        {"generate"},
-                                        {"profile"},
-                                        {"capacity"},
-                                        {"inspect"},
-                                        {"convert"}};
+  const std::vector<Arguments> known = {
+      {"schedule"},  {"check"},          {"simulate"},    {"plan"},
+      {"bleu"},      {"launch"},         {"doctor"},      {"get-data"},  // has no numbers
+      {"train"},     {"train", "image"}, {"train", "lm"}, {"train", "translate"},
+      {"eval"},      {"eval", "image"},  {"eval", "lm"},  {"eval", "translate"},
+      {"translate"}, {"generate"},       {"profile"},     {"capacity"},
+      {"inspect"},   {"convert"}};
   for (const Arguments& command : commands_of()) {
     EXPECT_THAT(known, ::testing::Contains(command)) << "give its options hostile values here, or with the commands of "
                                                         "libtorch";

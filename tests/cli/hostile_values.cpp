@@ -108,8 +108,8 @@ long resident_bytes(pid_t child) {
   _exit(exit_code);
 }
 
-// Lets it run until it ends; what has said something and goes on is told to end, what does neither is killed.
-Ending watch(const Program& program, const Arguments& arguments, const TemporaryFolder& folder) {
+// Lets it run until it ends; what has said something and goes on is told to end, and so is long work. What does neither is killed.
+Ending watch(const Program& program, const Arguments& arguments, const TemporaryFolder& folder, bool is_long_work) {
   using Clock = std::chrono::steady_clock;
   Ending ending;
   const pid_t child = fork();
@@ -123,7 +123,8 @@ Ending watch(const Program& program, const Arguments& arguments, const Temporary
     const double used = seconds_of(child);
     std::error_code error;
     const bool has_spoken = std::filesystem::file_size(folder.path("out"), error) > 0 && !error;
-    if (!ending.was_told_to_end && has_spoken && used > kSecondsToLook) {
+    const bool is_at_work = has_spoken ? used > kSecondsToLook : is_long_work && used > kMostSeconds;
+    if (!ending.was_told_to_end && is_at_work) {
       ending.was_told_to_end = true;
       told_at = used;
       kill(child, SIGTERM);
@@ -174,13 +175,15 @@ std::string joined(const Arguments& words) {
   return line;
 }
 
-Arguments with_value(const HostileCase& base, const std::string& name, const std::string& value) {
+// All of its options, and `other` instead of the one of that name.
+Arguments with_option(const HostileCase& base, const Arguments& other) {
   Arguments arguments = base.command;
   for (const Arguments& option : base.options) {
-    if (option.front() != name) arguments.insert(arguments.end(), option.begin(), option.end());
+    if (other.empty() || option.front() != other.front()) {
+      arguments.insert(arguments.end(), option.begin(), option.end());
+    }
   }
-  arguments.push_back(name);
-  arguments.push_back(value);
+  arguments.insert(arguments.end(), other.begin(), other.end());
   if (!base.program.empty()) arguments.emplace_back("--");
   arguments.insert(arguments.end(), base.program.begin(), base.program.end());
   return arguments;
@@ -189,13 +192,20 @@ Arguments with_value(const HostileCase& base, const std::string& name, const std
 }  // namespace
 
 void expect_clear_refusals(const Program& program, const HostileCase& base) {
+  {
+    const TemporaryFolder folder;
+    folder.write("in", base.input);
+    const Ending ending = watch(program, with_option(base, {}), folder, false);
+    ASSERT_TRUE(ending.was_told_to_end || ending.status == 0)
+        << joined(with_option(base, {})) << " does not even work as it is: " << ending.err;
+  }
   const std::vector<NumericOption> options = numeric_options(base.command);
   for (const NumericOption& option : options) {
     for (const std::string& value : values_of(option.type)) {
       const TemporaryFolder folder;
       folder.write("in", base.input);
-      const Arguments arguments = with_value(base, option.name, value);
-      const Ending ending = watch(program, arguments, folder);
+      const Arguments arguments = with_option(base, {option.name, value});
+      const Ending ending = watch(program, arguments, folder, base.long_work.count(option.name) != 0);
       const std::string fault = fault_of(ending);
       if (fault.empty()) continue;
       ADD_FAILURE() << joined(arguments) << "\n  " << fault << "; memory " << (ending.memory_bytes >> 20) << " MiB\n"

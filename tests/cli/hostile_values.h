@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -18,9 +19,11 @@ struct HostileCase {
   std::vector<Arguments> options;  // a name and its value, or only one of them
   std::string input = {};          // on standard input
   Arguments program = {};          // behind '--'
+  // Options that a large number is fine for and means much work, which may say nothing until it is done.
+  std::set<std::string> long_work = {};
 };
 
-// Every option that the command's help has, and every value, in place of the option's own in `cases`, if it is there. Each
+// The command as it is has to work. Then every option that the command's help has, and every value, in place of the option's own in `cases`, if it is there. Each
 // refusal that is not as it should be is a failure of the test.
 void expect_clear_refusals(const Program& program, const HostileCase& base);
 

@@ -65,7 +65,7 @@ class HostileTrainingValue : public ::testing::Test {
     return training("translate", {{"--data-dir", folder_.path("")},
                                   {"--languages", "de"},
                                   {"--model", "t:1,8,1,8"},
-                                  {"--vocabulary", "290"},
+                                  {"--vocabulary", "280"},
                                   {"--max-tokens", "256"},
                                   {"--test-samples", "1"}});
   }
@@ -112,7 +112,7 @@ TEST_F(HostileTrainingValue, OfTheUseOfALanguageModel) {
   const std::string weights = weights_of(lm(), "lm.safetensors");
   expect_clear_refusals(run_program, {{"eval"}, {{"--weights", weights}, {"--text", text_}}});
   expect_clear_refusals(run_program, {{"eval", "lm"}, {{"--weights", weights}, {"--text", text_}}});
-  expect_clear_refusals(run_program, {{"generate"}, {{"--weights", weights}}});
+  expect_clear_refusals(run_program, {{"generate"}, {{"--weights", weights}}, "", {}, {"--tokens"}});
   expect_clear_refusals(run_program, {{"inspect"}, {{weights}}});
   expect_clear_refusals(run_program, {{"convert"}, {{weights}, {"to"}}});
 }
@@ -138,7 +138,7 @@ TEST_F(HostileTrainingValue, OfAProfile) {
 
 TEST_F(HostileTrainingValue, OfACapacity) {
   for (const char* model : {"transformer", "amoebanet"}) {
-    expect_clear_refusals(run_program, {{"capacity"}, {{"--model", model}, {"--predict-only"}}});
+    expect_clear_refusals(run_program, {{"capacity"}, {{"--model", model}, {"--predict-only"}}, "", {}, {"--memory"}});
   }
 }
 

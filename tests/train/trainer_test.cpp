@@ -38,12 +38,12 @@ class PointsTask : public Task {
     return {{x}, {2 * x}, 4, {}, {}};
   }
   void seek(const data::Position& /*position*/) override {}
-  PipelineImpl::Loss loss(std::int64_t num_items) const override {
-    return [num_items](const Tensors& outputs, const Tensors& targets) {
-      return LossValue((outputs[0] - targets[0]).square().sum() / static_cast<double>(num_items));
+  PipelineImpl::Loss loss() const override {
+    return [](const Tensors& outputs, const Tensors& targets) {
+      return LossValue((outputs[0] - targets[0]).square().mean());
     };
   }
-  std::vector<Measure> evaluate(Pipeline&, bool, const std::function<bool()>&) override { return {}; }
+  std::vector<Measure> evaluate(Pipeline&, bool, const EvaluationHooks&) override { return {}; }
   std::map<std::string, std::string> metadata() const override { return {}; }
 
  private:
