@@ -65,7 +65,7 @@ class HostileTrainingValue : public ::testing::Test {
     return training("translate", {{"--data-dir", folder_.path("")},
                                   {"--languages", "de"},
                                   {"--model", "t:1,8,1,8"},
-                                  {"--vocabulary", "280"},
+                                  {"--vocabulary", "284"},
                                   {"--max-tokens", "256"},
                                   {"--test-samples", "1"}});
   }
