@@ -155,7 +155,7 @@ int eval(CLI::App& app, const EvalCommand& command) {
   const torch::NoGradGuard no_grad;
   // Beside the result, which is on standard output.
   ProgressReporter progress = make_progress_reporter(STDERR_FILENO);
-  if (isatty(STDERR_FILENO) == 0) progress.begin(clock_seconds());
+  progress.begin(clock_seconds());
   EvaluationHooks hooks;
   hooks.stop = [] { return false; };
   EvaluationReporter evaluation(progress);

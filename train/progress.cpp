@@ -152,8 +152,11 @@ void ProgressReporter::clear() {
 }
 
 void EvaluationReporter::update(const Evaluated& evaluated, double now_seconds) {
-  if (phase_ != evaluated.phase) begin_seconds_ = now_seconds;
-  phase_ = evaluated.phase;
+  if (phase_ != evaluated.phase) {
+    phase_ = evaluated.phase;
+    begin_seconds_ = now_seconds;
+    reporter_.begin_phase();
+  }
   reporter_.update(progress_of(evaluated, now_seconds - begin_seconds_), now_seconds);
 }
 

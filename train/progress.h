@@ -77,6 +77,11 @@ class ProgressReporter {
   // Where it was quiet before: the first update is silent unless the interval has passed since `now_seconds`.
   void begin(double now_seconds) { last_seconds_ = now_seconds; }
 
+  // What comes next is of another kind: on a terminal it is shown at once.
+  void begin_phase() {
+    if (style_.is_terminal) last_seconds_.reset();
+  }
+
   // After a step. Cheap, and silent unless the interval has passed.
   void update(const Progress& progress, double now_seconds);
 

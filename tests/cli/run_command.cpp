@@ -135,7 +135,8 @@ Outcome run_gpipe_into(const std::string& output_path, const Arguments& argument
   return outcome;
 }
 
-Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arguments& environment) {
+Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arguments& environment,
+                              bool shows_errors) {
   const int terminal = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
   if (terminal < 0 || grantpt(terminal) != 0 || unlockpt(terminal) != 0) throw std::runtime_error("no terminal");
   const std::string name = ptsname(terminal);
@@ -146,7 +147,7 @@ Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arg
   size.ws_row = 50;
   ioctl(terminal, TIOCSWINSZ, &size);
   const TemporaryFolder folder;
-  const Files files{folder.write("in", ""), name, folder.path("err")};
+  const Files files{folder.write("in", ""), name, shows_errors ? name : folder.path("err")};
   const pid_t child = start(arguments, files, environment);
   close(screen);
   Outcome outcome;
@@ -154,7 +155,7 @@ Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arg
   for (ssize_t count; (count = read(terminal, block, sizeof block)) > 0;) outcome.out.append(block, count);
   outcome.exit_code = wait_for(child);
   close(terminal);
-  outcome.err = read_file(files.err);
+  if (!shows_errors) outcome.err = read_file(files.err);
   return outcome;
 }
 
