@@ -2,9 +2,9 @@
 #pragma once
 
 #include <pthread.h>
-#include <signal.h>
 
 #include <cerrno>
+#include <csignal>
 #include <ctime>
 
 namespace gpipe {

@@ -17,6 +17,8 @@ set(messages
 
 string(REPLACE "|" ";" INCLUDES "${INCLUDES}")
 string(REPLACE "|" ";" DEFINITIONS "${DEFINITIONS}")
+# The compiler finds those by itself, and only in its own order.
+list(REMOVE_ITEM INCLUDES "" /usr/include)
 list(TRANSFORM INCLUDES PREPEND "-isystem")
 list(TRANSFORM DEFINITIONS PREPEND "-D")
 if(CASE STREQUAL "misuses")
