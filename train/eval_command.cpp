@@ -181,7 +181,7 @@ void add_common_options(const OptionGroup& group, EvalCommand& options) {
 void add_translate_options(const OptionGroup& group, EvalCommand& options) {
   group.add("N", "--test-samples", options.num_test, parse_count,
             "Translate so many test sentences a language for BLEU [all]");
-  group.add("N", "--beam", options.beam_size, parse_count, "For BLEU [4]");
+  group.add("N", "--beam", options.beam_size, parse_beam, "For BLEU [4]");
 }
 
 // The command for one task; it shares the options with the bare form.

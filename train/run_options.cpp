@@ -146,6 +146,8 @@ void check_checkpoint_options(const TrainerOptions& options) {
 
 int parse_micro_batches(std::string_view word) { return cli::parse_count_to<kMostMicroBatches>(word); }
 
+int parse_beam(std::string_view word) { return cli::parse_count_to<1000>(word); }
+
 double parse_fraction(std::string_view word) {
   const double value = parse_number(word);
   if (value < 1) return value;

@@ -33,6 +33,8 @@ constexpr int kMostMicroBatches = 65536;
 
 // A whole number from 1 to the most micro-batches; a number from 0 to below 1. Throw InvalidArgument.
 int parse_micro_batches(std::string_view word);
+// Hypotheses of a beam search, from 1 to 1000.
+int parse_beam(std::string_view word);
 double parse_fraction(std::string_view word);
 
 // What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart, which goes on

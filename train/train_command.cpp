@@ -208,7 +208,7 @@ void add_translate_command(CLI::App& train_command, cli::Run& chosen) {
   group.add("N", "--samples", task.num_training, parse_count, "Train on so many pairs a language only");
   group.add("N", "--test-samples", task.num_test, parse_count,
             "Translate so many test sentences a language for BLEU [all]");
-  group.add("N", "--beam", task.beam_size, parse_count, fmt::format("For BLEU [{}]", task.beam_size));
+  group.add("N", "--beam", task.beam_size, parse_beam, fmt::format("For BLEU [{}]", task.beam_size));
   group.add("X", "--dropout", task.dropout, parse_fraction, fmt::format("[{}]", task.dropout));
   group.add("X", "--label-smoothing", task.label_smoothing, parse_fraction, fmt::format("[{}]", task.label_smoothing));
   group.add_flag("--scale-init", task.scale_init, "Feed-forward layers begin smaller by the number of layers");

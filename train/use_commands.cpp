@@ -95,7 +95,7 @@ void add_translate_command(CLI::App& app, cli::Run& chosen) {
   auto options = std::make_shared<TranslateTextCommand>();
   CLI::App& command = *app.add_subcommand("translate");
   add_weights(command, options->weights);
-  add_value(command, "--beam", options->beam_size, parse_count, "Hypotheses that are followed [4]")->type_name("N");
+  add_value(command, "--beam", options->beam_size, parse_beam, "Hypotheses that are followed [4]")->type_name("N");
   add_value(command, "--length-penalty", options->length_penalty, parse_number, "More favours longer sentences [0.6]")
       ->type_name("X");
   cli::set_help(

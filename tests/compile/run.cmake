@@ -18,7 +18,8 @@ set(messages
 string(REPLACE "|" ";" INCLUDES "${INCLUDES}")
 string(REPLACE "|" ";" DEFINITIONS "${DEFINITIONS}")
 # The compiler finds those by itself, and only in its own order.
-list(REMOVE_ITEM INCLUDES "" /usr/include)
+list(FILTER INCLUDES EXCLUDE REGEX "^(|/usr/include|/usr/lib/../include)$")
+list(REMOVE_DUPLICATES INCLUDES)
 list(TRANSFORM INCLUDES PREPEND "-isystem")
 list(TRANSFORM DEFINITIONS PREPEND "-D")
 if(CASE STREQUAL "misuses")
