@@ -9,8 +9,9 @@ namespace gpipe::cli {
 // So that the help lists them.
 void add_handed_over_commands(CLI::App& app);
 
-// If the first argument is one of them, becomes its program with the same arguments and does not return; returns otherwise.
-// Throws UsageError if the program is not where it belongs: gpipe-train next to this one, get-data in libexec/gpipe.
+// If the first argument is one of them, becomes its program with the same arguments and does not return; returns
+// otherwise. Throws UsageError if the program is not where it belongs: gpipe-train next to this one, get-data in
+// libexec/gpipe.
 void hand_over_command(int argc, char** argv);
 
 }  // namespace gpipe::cli

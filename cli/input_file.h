@@ -11,8 +11,8 @@ namespace gpipe::cli {
 // The whole file, or standard input for "-". Throws UsageError if it cannot be read or holds more than 1 GiB.
 std::string read_input_file(const std::string& path);
 
-// Throws UsageError, as read_input_file does, if there is no file and no folder of this name. For files that something else
-// reads: a file that is not there is then the same error in every command.
+// Throws UsageError, as read_input_file does, if there is no file and no folder of this name. For files that something
+// else reads: a file that is not there is then the same error in every command.
 void require_input(const std::string& path);
 
 // Both throw UsageError, naming the file and the place, for what cannot be read or parsed.

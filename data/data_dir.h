@@ -5,8 +5,8 @@
 
 namespace gpipe::data {
 
-// Where gpipe get-data puts them: $GPIPE_DATA_DIR, or $XDG_DATA_HOME/gpipe, or $HOME/.local/share/gpipe. Empty variables
-// count as not set. Throws DataError if none is set.
+// Where gpipe get-data puts them: $GPIPE_DATA_DIR, or $XDG_DATA_HOME/gpipe, or $HOME/.local/share/gpipe. Empty
+// variables count as not set. Throws DataError if none is set.
 std::string data_dir();
 
 // The folder of the data set `name`: "fashion-mnist", "cifar10", "libreoffice-help", "kjv", "gcide". In data_dir(), or where

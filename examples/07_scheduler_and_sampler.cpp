@@ -1,5 +1,5 @@
-// A training with a learning rate scheduler and a random sampler of libtorch is saved in the middle of its second epoch, and
-// resumed on other stages: rate, order of the data and weights are those of one without a break.
+// A training with a learning rate scheduler and a random sampler of libtorch is saved in the middle of its second
+// epoch, and resumed on other stages: rate, order of the data and weights are those of one without a break.
 //
 //   build/bin/07_scheduler_and_sampler
 //

@@ -85,8 +85,8 @@ class OutOfMemoryError : public Error {
   std::int64_t limit_bytes_;
 };
 
-// A call that could never return from where it was made: of a pipeline inside one of its own steps, or in a process that was
-// forked from the one that made it. Nothing has run.
+// A call that could never return from where it was made: of a pipeline inside one of its own steps, or in a process
+// that was forked from the one that made it. Nothing has run.
 class CallError : public Error {
  public:
   using Error::Error;

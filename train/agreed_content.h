@@ -1,4 +1,5 @@
-// What the files that ranks read have in them, as a text for the ranks to compare: their paths may differ from host to host.
+// What the files that ranks read have in them, as a text for the ranks to compare: their paths may differ from host to
+// host.
 #pragma once
 
 #include <string>

@@ -17,8 +17,8 @@ enum class Agreement {
 // Of the option with that name, such as "--lr".
 Agreement agreement_on(std::string_view option);
 
-// One text an option of the command that has to be alike, such as "--lr 0.1": its value at this moment, given or not. REQUIRES: the
-// options were added by an OptionGroup, and what they are read into still exists.
+// One text an option of the command that has to be alike, such as "--lr 0.1": its value at this moment, given or not.
+// REQUIRES: the options were added by an OptionGroup, and what they are read into still exists.
 std::vector<std::string> agreed_options(CLI::App& command);
 
 }  // namespace gpipe::train

@@ -22,8 +22,8 @@ std::string to_json(const Metrics& metrics);
 // Confined to the thread that made it.
 class MetricsLog {
  public:
-  // Throws InvalidArgument if `path` is a file already, unless `force` says to replace it; Error if it cannot be written, or is
-  // neither a file nor a stream: see Note [What may be written].
+  // Throws InvalidArgument if `path` is a file already, unless `force` says to replace it; Error if it cannot be
+  // written, or is neither a file nor a stream: see Note [What may be written].
   MetricsLog(std::string path, bool force);
 
   // Goes on with the file of a training that is resumed after `step`: drops the lines of later steps, which will come again.

@@ -22,7 +22,8 @@ constexpr const char* kVocabulary = "gpipe.vocabulary";
 constexpr std::int64_t kFewElements = std::int64_t{1} << 24;
 constexpr const char* kRemedy = "name a file that gpipe train --save has written, or a checkpoint";
 
-// Of a layer's parameters and buffers, without filling them; nothing if the system would not even give it the addresses.
+// Of a layer's parameters and buffers, without filling them; nothing if the system would not even give it the
+// addresses.
 std::optional<std::int64_t> num_elements(const LayerChain& chain, int layer, const std::set<std::string>& tied) {
   try {
     const Layer built = chain.build(layer, /*seed=*/0);

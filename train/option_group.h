@@ -14,8 +14,8 @@ struct OptionGroup {
   CLI::App& command;
   const char* heading;
 
-  // See cli::add_value; `type` is what the help calls the value. What CLI11 calls the default is the target's value when it is
-  // captured.
+  // See cli::add_value; `type` is what the help calls the value. What CLI11 calls the default is the target's value
+  // when it is captured.
   template <typename Target, typename Value>
   CLI::Option* add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
                    const std::string& description) const {

@@ -32,8 +32,8 @@ struct Progress {
 // without the parts at the end that do not fit into `width` columns; the phase is always there, cut if need be.
 std::string progress_line(const Progress& progress, std::size_t width);
 
-// The same, line after line: a field stays where it is and as wide as it ever was, so that none jumps, and what was left
-// out once for want of room stays out until the width or the phase is another one.
+// The same, line after line: a field stays where it is and as wide as it ever was, so that none jumps, and what was
+// left out once for want of room stays out until the width or the phase is another one.
 class ProgressLayout {
  public:
   std::string line(const Progress& progress, std::size_t width);
@@ -117,7 +117,8 @@ class EvaluationReporter {
   double begin_seconds_ = 0;
 };
 
-// Writes to standard output (1) or standard error (2), and is silent in all but the first of processes that work together.
+// Writes to standard output (1) or standard error (2), and is silent in all but the first of processes that work
+// together.
 ProgressReporter make_progress_reporter(int fd);
 
 // Of a clock for ProgressReporter.

@@ -23,8 +23,8 @@ class RunCheckpoints {
   // REQUIRES: there is a checkpoint_dir; all outlive this.
   RunCheckpoints(const TrainerOptions& options, const Task& task, const LearningRate& learning_rate);
 
-  // Takes the folder for this training, before it is looked at or changed. All ranks call it. Throws CheckpointError if another
-  // training has it.
+  // Takes the folder for this training, before it is looked at or changed. All ranks call it. Throws CheckpointError if
+  // another training has it.
   void lock(const Pipeline& pipeline);
 
   struct Resumed {

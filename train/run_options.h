@@ -48,8 +48,8 @@ void add_run_options(CLI::App& command, RunOptions& options);
 // or parsed.
 void read_plan(RunOptions& options);
 
-// Throws UsageError if there are more stages, or fewer, than a launcher has started processes for. Before the ranks meet, so that
-// nobody waits for the others, and one of them tells it.
+// Throws UsageError if there are more stages, or fewer, than a launcher has started processes for. Before the ranks
+// meet, so that nobody waits for the others, and one of them tells it.
 void check_num_ranks(const RunOptions& options);
 
 PipelineOptions pipeline_options(const RunOptions& options);

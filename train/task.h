@@ -57,8 +57,8 @@ class Task {
   // A mean over the items of the mini-batch.
   virtual PipelineImpl::Loss loss() const = 0;
 
-  // The last evaluation of a run may take longer. Returns nothing if it was stopped. REQUIRES: the pipeline is in evaluation,
-  // without gradients.
+  // The last evaluation of a run may take longer. Returns nothing if it was stopped. REQUIRES: the pipeline is in
+  // evaluation, without gradients.
   virtual std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) = 0;
 
   // What another command needs to use the weights: goes into their file.

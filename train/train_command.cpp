@@ -55,7 +55,8 @@ std::optional<data::Vocabulary> vocabulary_of(const TrainerOptions& options) {
   return ModelFile(options.weights_path).vocabulary();
 }
 
-// The end of every task: build, train, say how it went. `data_options` are those of the command that say what to train on.
+// The end of every task: build, train, say how it went. `data_options` are those of the command that say what to train
+// on.
 int train(CLI::App& command, const std::string& data_options, const RunOptions& run, Task& task) {
   check_num_ranks(run);
   PipelineOptions options = pipeline_options(run);

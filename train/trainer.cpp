@@ -186,7 +186,8 @@ class Trainer {
     }
   }
 
-  // As zero_grad() of libtorch 2 does; that of libtorch 1.13 keeps tensors of zeros, which a loss with weights would set aside.
+  // As zero_grad() of libtorch 2 does; that of libtorch 1.13 keeps tensors of zeros, which a loss with weights would
+  // set aside.
   void drop_gradients() {
     for (const at::Tensor& parameter : pipeline_->parameters()) parameter.mutable_grad().reset();
   }

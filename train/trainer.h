@@ -72,7 +72,8 @@ struct TrainingResult {
   std::string checkpoint;           // the last one; empty if there is none
 };
 
-// The workers' idle time, divided by workers x time, over all steps of this run: the bubble as Timeline has it for one step.
+// The workers' idle time, divided by workers x time, over all steps of this run: the bubble as Timeline has it for one
+// step.
 double bubble_fraction(const TrainingResult& result);
 
 // Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step

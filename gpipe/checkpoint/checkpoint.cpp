@@ -105,7 +105,8 @@ std::vector<double> learning_rates_of(const std::vector<OptimizerGroup>& groups)
   return rates;
 }
 
-// A rate that is not the one that the optimizer was made with was set by a schedule; without its state it stays as it is.
+// A rate that is not the one that the optimizer was made with was set by a schedule; without its state it stays as it
+// is.
 void warn_of_learning_rate(TrainingState& state, const std::vector<double>& made_with) {
   if (!state.learning_rate.empty() || state.learning_rates == made_with) return;
   state.warnings.push_back(fmt::format(

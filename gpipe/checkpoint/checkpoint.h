@@ -48,8 +48,8 @@ struct SavedCheckpoint {
 
 // Saves the training in a folder of its own below `folder`, which is created if need be: see Note [A checkpoint appears at
 // once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws CheckpointError if
-// it cannot be written, or if another process saves in the folder; then all earlier checkpoints are there, and the training
-// can go on. Throws InvalidArgument for
+// it cannot be written, or if another process saves in the folder; then all earlier checkpoints are there, and the
+// training can go on. Throws InvalidArgument for
 // optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
 //
 // All ranks of a pipeline over processes call it, with the same state, and throw together: see Note [A checkpoint of several
@@ -67,7 +67,8 @@ struct LoadOptions {
 // Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was saved; the
 // pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of them: then the
 // latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of another model, optimizer
-// or seed. Warns, see TrainingState::warnings, if the learning rate was changed by something that is not in the checkpoint. All ranks call it, and throw together; each gets what it runs.
+// or seed. Warns, see TrainingState::warnings, if the learning rate was changed by something that is not in the
+// checkpoint. All ranks call it, and throw together; each gets what it runs.
 TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
 

@@ -13,9 +13,9 @@ namespace gpipe {
 // In the folder. Whoever reads checkpoints does not look at it.
 constexpr const char* kLockName = "lock";
 
-// Makes the folder if need be, and takes its lock for as long as somebody has what is returned; in one process, all share it.
-// Throws CheckpointError, which names host and process, if another process holds it. Where there are no locks, nobody holds it:
-// see FileLock::problem.
+// Makes the folder if need be, and takes its lock for as long as somebody has what is returned; in one process, all
+// share it. Throws CheckpointError, which names host and process, if another process holds it. Where there are no
+// locks, nobody holds it: see FileLock::problem.
 std::shared_ptr<const FileLock> lock_checkpoints(FileSystem& files, const std::string& folder);
 
 }  // namespace gpipe

@@ -19,8 +19,8 @@ class FileLock;
 class RankSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits until the
-// one before is written, and uses its memory again. From its first save on, it holds the folder: another process that saves there
-// gets an error.
+// one before is written, and uses its memory again. From its first save on, it holds the folder: another process that
+// saves there gets an error.
 //
 // Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call has seen
 // that all have written: a poll between two steps, or the next save or wait. Thread-compatible.

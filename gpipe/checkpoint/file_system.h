@@ -8,8 +8,8 @@
 
 namespace gpipe {
 
-// Each is the call of that name of the operating system, and fails as it does: with -1, and the reason in errno. A write beyond
-// the limit of file sizes fails, too (EFBIG), and is no signal.
+// Each is the call of that name of the operating system, and fails as it does: with -1, and the reason in errno. A
+// write beyond the limit of file sizes fails, too (EFBIG), and is no signal.
 // Implementations are thread-safe.
 class FileSystem {
  public:

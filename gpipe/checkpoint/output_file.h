@@ -39,12 +39,12 @@ std::string directory_of(const std::string& path);
 // is there.
 void replace_file(FileSystem& files, const std::string& path, std::string_view content);
 
-// Renames the finished file or directory and makes that last. Throws CheckpointError, also if something is there that is no
-// plain file.
+// Renames the finished file or directory and makes that last. Throws CheckpointError, also if something is there that
+// is no plain file.
 void put_in_place(FileSystem& files, const std::string& from, const std::string& to);
 
-// Throws CheckpointError unless nothing or a plain file is there: see Note [What may be written]. put_in_place does it; whoever
-// calls it before does not write in vain.
+// Throws CheckpointError unless nothing or a plain file is there: see Note [What may be written]. put_in_place does it;
+// whoever calls it before does not write in vain.
 void check_replaceable(const std::string& path);
 
 // "PATH: cannot be written: No space left on device; ..." for the errno at hand.

@@ -23,18 +23,19 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-// The metadata's entry with the hash of all that stands behind the header: see ContentHash. save_safetensors adds it; who loads
-// the file compares it, and does not pass it on. Files of other programs have none.
+// The metadata's entry with the hash of all that stands behind the header: see ContentHash. save_safetensors adds it;
+// who loads the file compares it, and does not pass it on. Files of other programs have none.
 constexpr const char* kDataHashKey = "gpipe.data_xxh3";
 
 // The file appears whole or not at all: it is written under another name, flushed to the disk and renamed. An existing one
-// is replaced if it is a plain file. Tensors are written from where they are; one that is not contiguous or not on the CPU is copied for as long
-// as it is written. Throws CheckpointError; throws InvalidArgument for a name that is given twice or reserved, and for a
-// tensor of a type that the format does not have.
+// is replaced if it is a plain file. Tensors are written from where they are; one that is not contiguous or not on the
+// CPU is copied for as long as it is written. Throws CheckpointError; throws InvalidArgument for a name that is given
+// twice or reserved, and for a tensor of a type that the format does not have.
 void save_safetensors(const std::string& path, const Safetensors& content, FileSystem& files = real_file_system());
 
-// Throws CheckpointError for whatever does not follow the format to the letter, and for data without the hash that the metadata
-// says, before any tensor is made from it. The tensors are pages of the file that are read when they are used: see MappedFile. Changing them does not change the file.
+// Throws CheckpointError for whatever does not follow the format to the letter, and for data without the hash that the
+// metadata says, before any tensor is made from it. The tensors are pages of the file that are read when they are used:
+// see MappedFile. Changing them does not change the file.
 Safetensors load_safetensors(const std::string& path);
 
 class ContentHash;

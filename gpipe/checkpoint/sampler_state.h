@@ -29,14 +29,14 @@ struct OpenSampler : torch::data::samplers::DistributedSampler<BatchRequest> {
 
 }  // namespace detail
 
-// Puts into state.added, before save_checkpoint, which samples the sampler has given and in which order the others come, and
-// the state of torch's default generator, which the next epoch's order is drawn from. So the training may be saved in the
-// middle of an epoch or between two. `name` tells several samplers apart. Throws InvalidArgument for a sampler that keeps
-// something else than tensors, and for one of several replicas: there, let all of them draw the same batches, and take
-// replica_share of each.
+// Puts into state.added, before save_checkpoint, which samples the sampler has given and in which order the others
+// come, and the state of torch's default generator, which the next epoch's order is drawn from. So the training may be
+// saved in the middle of an epoch or between two. `name` tells several samplers apart. Throws InvalidArgument for a
+// sampler that keeps something else than tensors, and for one of several replicas: there, let all of them draw the same
+// batches, and take replica_share of each.
 //
-// A sampler that was given to a torch::data::DataLoader is no longer at hand, and ahead of the batches that were used: take the
-// batches of indices from the sampler, and read the samples by them.
+// A sampler that was given to a torch::data::DataLoader is no longer at hand, and ahead of the batches that were used:
+// take the batches of indices from the sampler, and read the samples by them.
 template <typename BatchRequest>
 void save_sampler(TrainingState& state, const torch::data::samplers::Sampler<BatchRequest>& sampler,
                   const std::string& name = "train") {
@@ -49,9 +49,9 @@ void save_sampler(TrainingState& state, const torch::data::samplers::Sampler<Bat
   detail::add_sampler(state, name, archive);
 }
 
-// After load_checkpoint, with what that has returned: the sampler and torch's default generator go on as those that were saved.
-// Call it after everything else that draws random numbers, such as making a model. Throws InvalidArgument if the state
-// holds no sampler of that name, or not what the sampler needs.
+// After load_checkpoint, with what that has returned: the sampler and torch's default generator go on as those that
+// were saved. Call it after everything else that draws random numbers, such as making a model. Throws InvalidArgument
+// if the state holds no sampler of that name, or not what the sampler needs.
 template <typename BatchRequest>
 void load_sampler(const TrainingState& state, torch::data::samplers::Sampler<BatchRequest>& sampler,
                   const std::string& name = "train") {

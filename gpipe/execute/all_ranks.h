@@ -17,8 +17,8 @@ WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, co
 // Whether it is true on any rank: for decisions that all have to make alike, such as to stop.
 bool any_rank(const Pipeline& pipeline, bool value);
 
-// That all ranks give the same text, for what is known only after the pipeline was made; before, there is PipelineOptions::agree_on.
-// Where they do not, every rank throws FingerprintError with both texts.
+// That all ranks give the same text, for what is known only after the pipeline was made; before, there is
+// PipelineOptions::agree_on. Where they do not, every rank throws FingerprintError with both texts.
 void agree_on(const Pipeline& pipeline, const std::string& text);
 
 // What rank 0 gives: for what one has to decide for all, such as which file to read.

@@ -7,8 +7,8 @@
 
 namespace gpipe {
 
-// A call from a layer, a hook or a loss would wait for the workers, which wait for it; one in a forked process would wait for
-// threads that do not exist there. Both are refused before they wait for anything.
+// A call from a layer, a hook or a loss would wait for the workers, which wait for it; one in a forked process would
+// wait for threads that do not exist there. Both are refused before they wait for anything.
 //
 // Thread-safe.
 class CallLock {
@@ -16,7 +16,8 @@ class CallLock {
   // Holds the lock for one call while it lives.
   class Scope {
    public:
-    // `call` is the name of the call, for messages. Throws CallError if another call holds the lock, or in a forked process.
+    // `call` is the name of the call, for messages. Throws CallError if another call holds the lock, or in a forked
+    // process.
     Scope(CallLock& lock, const char* call);
     ~Scope();
     Scope(const Scope&) = delete;

@@ -21,7 +21,8 @@ struct LossParts {
   std::map<std::string, Metric> metrics;
 };
 
-// Those of the next samples behind those of the first. Throws InvalidArgument if only one of the two has weights, or other metrics.
+// Those of the next samples behind those of the first. Throws InvalidArgument if only one of the two has weights, or
+// other metrics.
 void append(LossParts& parts, const LossParts& more);
 
 // Into the result's loss, weight and metrics; the same bits whoever had the parts.

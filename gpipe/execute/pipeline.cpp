@@ -146,7 +146,8 @@ Fingerprint PipelineImpl::make(const LayerChain& chain) {
 PipelineImpl::~PipelineImpl() {
   for (const Tie& tie : ties_) untie(tie);
   if (!calls_.process().is_here()) {
-    // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they are.
+    // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they
+    // are.
     leave_to_parent(std::move(workers_));
     leave_to_parent(std::move(pools_));
     leave_to_parent(std::move(reducer_));

@@ -60,8 +60,8 @@ struct PipelineOptions {
   TORCH_ARG(std::string, schedule) = "1f1b";
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
-  // Accepts a custom schedule that accumulates the gradients of a stage in another order than that of the micro-batches, for which
-  // the last bits are not those of other schedules; see Certificate::canonical.
+  // Accepts a custom schedule that accumulates the gradients of a stage in another order than that of the
+  // micro-batches, for which the last bits are not those of other schedules; see Certificate::canonical.
   TORCH_ARG(bool, allow_noncanonical) = false;
   TORCH_ARG(int, chunks_per_worker) = 0;
   // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that the
@@ -78,8 +78,8 @@ struct PipelineOptions {
   // Layers per stage. Empty: the first batch is profiled, for which its first micro-batch is run some times, with the loss, and
   // the layers are split so that a step takes the least time and, if that can be, each stage stays within memory_limit_bytes.
   TORCH_ARG(std::vector<int>, balance) = {};
-  // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are. In a world
-  // of several ranks, those of this rank's stages have to be there, and other ranks may name others.
+  // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
+  // In a world of several ranks, those of this rank's stages have to be there, and other ranks may name others.
   TORCH_ARG(std::vector<torch::Device>, devices) = {};
   TORCH_ARG(std::uint64_t, seed) = 0;
   // Intra-op threads of each worker.
@@ -107,9 +107,9 @@ struct PipelineOptions {
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
 
  public:
-  // Adds a text that all ranks have to give alike, such as "learning rate 0.1": anything of the program that would make ranks
-  // train different things. They are compared when the pipeline is made, in the order in which they were added; where they
-  // differ, every rank throws FingerprintError with both texts.
+  // Adds a text that all ranks have to give alike, such as "learning rate 0.1": anything of the program that would make
+  // ranks train different things. They are compared when the pipeline is made, in the order in which they were added;
+  // where they differ, every rank throws FingerprintError with both texts.
   PipelineOptions& agree_on(std::string text) {
     agreed_texts_.push_back(std::move(text));
     return *this;
@@ -122,12 +122,13 @@ struct PipelineOptions {
 
 // What a loss function returns: a scalar to go backward from and, if it likes, its weight and values to report by name.
 //
-// With a weight, the loss of the mini-batch is the sum of the scalars, over all micro-batches and all replicas, divided by the
-// sum of the weights, and so are the gradients: see Note [Gradients of a weighted loss]. So a mean over anything else than
-// samples is exact, such as that over the tokens that are not padding: the scalar is then a sum over them, and the weight
-// their number. LossReduction has no say then. A weight is a constant, to which no gradient flows: one number that is finite and
-// not negative. If the whole mini-batch weighs 0, the loss is 0 and no gradient is added. The function gives a weight for all
-// micro-batches or for none. If a step with weights fails, all gradients are as before it.
+// With a weight, the loss of the mini-batch is the sum of the scalars, over all micro-batches and all replicas, divided
+// by the sum of the weights, and so are the gradients: see Note [Gradients of a weighted loss]. So a mean over anything
+// else than samples is exact, such as that over the tokens that are not padding: the scalar is then a sum over them,
+// and the weight their number. LossReduction has no say then. A weight is a constant, to which no gradient flows: one
+// number that is finite and not negative. If the whole mini-batch weighs 0, the loss is 0 and no gradient is added. The
+// function gives a weight for all micro-batches or for none. If a step with weights fails, all gradients are as before
+// it.
 struct LossValue {
   LossValue(at::Tensor value) : loss(std::move(value)) {}  // NOLINT(google-explicit-constructor)
   LossValue(at::Tensor value, std::map<std::string, at::Tensor> reported)
@@ -140,8 +141,8 @@ struct LossValue {
 
   at::Tensor loss;
   std::optional<at::Tensor> weight;
-  // Scalars are put together as losses are, see LossReduction; if there are weights, they are means by these, in which a
-  // micro-batch of weight 0 does not count. Other tensors are put together row by row.
+  // Scalars are put together as losses are, see LossReduction; if there are weights, they are means by these, in which
+  // a micro-batch of weight 0 does not count. Other tensors are put together row by row.
   std::map<std::string, at::Tensor> metrics;
 
  private:
@@ -212,14 +213,14 @@ struct ReadyBatch {
 // if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable. Any other error ends the
 // rank's part in the world: it throws that error, the other ranks throw PeerError, which names it, and so does every later call.
 //
-// Thread-compatible: one caller at a time. train_step, forward, its backward, book and clip_grad_norm_ throw CallError while another
-// of them runs, as when a loss calls its own pipeline, and in a process that was forked from the one that made the pipeline; there
-// it can only be read and destroyed.
+// Thread-compatible: one caller at a time. train_step, forward, its backward, book and clip_grad_norm_ throw CallError
+// while another of them runs, as when a loss calls its own pipeline, and in a process that was forked from the one that
+// made the pipeline; there it can only be read and destroyed.
 class PipelineImpl : public torch::nn::Module {
  public:
   // Throws InvalidArgument for options that contradict the chain or each other and for a device that is not there,
-  // ScheduleError for a schedule that is wrong; in a world of several, FingerprintError for ranks with different models or
-  // options, and as Peers does.
+  // ScheduleError for a schedule that is wrong; in a world of several, FingerprintError for ranks with different models
+  // or options, and as Peers does.
   PipelineImpl(const LayerChain& chain, const PipelineOptions& options);
   template <typename Model, std::enable_if_t<!std::is_convertible_v<const Model&, LayerChain>, int> = 0>
   PipelineImpl(const Model& /*model*/, const PipelineOptions& options) : PipelineImpl(LayerChain(), options) {
@@ -230,7 +231,8 @@ class PipelineImpl : public torch::nn::Module {
         "gpipe::LayerChain().add(\"layer\", module)");
   }
   // Parameters that were tied are separate again, with the values they had in common. In a world of several, waits until all
-  // ranks have come here, unless an error is on its way. In a forked process, leaves alone what only its parent can end.
+  // ranks have come here, unless an error is on its way. In a forked process, leaves alone what only its parent can
+  // end.
   ~PipelineImpl() override;
   PipelineImpl(const PipelineImpl&) = delete;
   PipelineImpl& operator=(const PipelineImpl&) = delete;
@@ -290,8 +292,8 @@ class PipelineImpl : public torch::nn::Module {
     return {};
   }
 
-  // A drop-in module: autograd goes through it, and backward() of what follows is pipelined, too. Backward at most once. There
-  // is one forward, as in libtorch's own modules: so pipeline(input) compiles, and a pipeline can be in a
+  // A drop-in module: autograd goes through it, and backward() of what follows is pipelined, too. Backward at most
+  // once. There is one forward, as in libtorch's own modules: so pipeline(input) compiles, and a pipeline can be in a
   // torch::nn::Sequential or a torch::nn::AnyModule.
   at::Tensor forward(const at::Tensor& input);
   // The same for a model of several inputs or outputs.

@@ -38,8 +38,8 @@ Fingerprint PipelineImpl::fingerprint(const LayerChain& chain) const {
   };
   add("gpipe", GPIPE_VERSION);
   add("libtorch", TORCH_VERSION);
-  // First what the program says in its own words. Of the options, only those are left out that a rank may have for itself: devices,
-  // watchdog_seconds, on_stuck and peers.
+  // First what the program says in its own words. Of the options, only those are left out that a rank may have for
+  // itself: devices, watchdog_seconds, on_stuck and peers.
   for (const std::string& text : options_.agreed_texts()) add(kAgreedText, text);
   add("num_stages", options_.num_stages());
   add("num_micro_batches", options_.num_micro_batches());

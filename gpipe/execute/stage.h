@@ -29,8 +29,8 @@
 
 namespace gpipe {
 
-// What the last stage makes of its outputs: a scalar to start the backward from, already weighted unless the step is divided by
-// its weight at the end.
+// What the last stage makes of its outputs: a scalar to start the backward from, already weighted unless the step is
+// divided by its weight at the end.
 using StageLoss = std::function<at::Tensor(int micro_batch, const Tensors& outputs)>;
 
 // What is the same for all stages during one step. Set before the step, read by the workers.
@@ -113,7 +113,8 @@ class Stage {
   void set_output_grads(std::vector<Tensors> grads) { output_grads_ = std::move(grads); }
   // Of the first stage, after its backward: the gradients of its inputs, by micro-batch.
   const std::vector<Tensors>& input_grads() const { return input_grads_; }
-  // Those of before a step whose loss has weights, from its first backward until they are put together with those of the step.
+  // Those of before a step whose loss has weights, from its first backward until they are put together with those of
+  // the step.
   EarlierGradients& earlier_gradients() { return earlier_gradients_; }
   // The most it held of what other stages sent forward, since the step began; 0 unless its memory is measured.
   std::int64_t most_input_bytes() const { return most_input_bytes_; }

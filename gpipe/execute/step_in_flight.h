@@ -47,8 +47,8 @@ class StepInFlight {
   // After a run: completes the result by what other ranks have of it. Gives the last stage's reason for the step not to
   // count; empty: it does.
   std::string share(StepResult& result, const LossParts& parts = {}, const std::string& refusal = "");
-  // After a whole step that must not count: buffers and the step number are as they were, and gradients, if the loss has
-  // weights; otherwise they are the caller's affair.
+  // After a whole step that must not count: buffers and the step number are as they were, and gradients, if the loss
+  // has weights; otherwise they are the caller's affair.
   void take_back();
   // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
   void divide_gradients(double weight);

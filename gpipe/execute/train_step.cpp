@@ -136,8 +136,8 @@ class WeighedLoss {
         "the weight of the loss is {}, but is to be finite and not negative; count what the sum is over", value));
   }
 
-  // A mean by the weights, where there are some: the sum is divided by all of them at the end. What a micro-batch without any
-  // weight reports, 0 / 0 perhaps, does not count.
+  // A mean by the weights, where there are some: the sum is divided by all of them at the end. What a micro-batch
+  // without any weight reports, 0 / 0 perhaps, does not count.
   at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
     if (has_weights()) {
       const double weight = weights_[micro_batch];

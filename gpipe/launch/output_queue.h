@@ -19,13 +19,14 @@ class OutputQueue {
   std::size_t num_bytes() const { return num_bytes_; }
   // Where the next bytes go. REQUIRES: not empty.
   int next_fd() const { return items_.front().fd; }
-  // Writes some of them; what cannot be written, as on a full disk, is dropped. REQUIRES: not empty, and poll said that next_fd()
-  // takes bytes or is in error.
+  // Writes some of them; what cannot be written, as on a full disk, is dropped. REQUIRES: not empty, and poll said that
+  // next_fd() takes bytes or is in error.
   void write_some();
 
   // Whether the reader of `fd` is gone.
   bool has_no_reader(int fd) const { return readerless_.count(fd) > 0; }
-  // The first time that text was dropped for another reason: why, as errno, and from which file descriptor; 0 if none was.
+  // The first time that text was dropped for another reason: why, as errno, and from which file descriptor; 0 if none
+  // was.
   int error() const { return error_; }
   int error_fd() const { return error_fd_; }
   void clear();

@@ -72,10 +72,10 @@ class LayerChain {
     return *this;
   }
 
-  // A module that is built already: a holder, add("relu", torch::nn::ReLU()), or a std::shared_ptr of it. It stays shared
-  // with the caller, as those of a Sequential do. Its weights are what they are: neither the seed nor the name has to do with
-  // them, and over processes every rank has built all of it, to keep its own stages only. Throws as above, and
-  // InvalidArgument for a holder or pointer without a module.
+  // A module that is built already: a holder, add("relu", torch::nn::ReLU()), or a std::shared_ptr of it. It stays
+  // shared with the caller, as those of a Sequential do. Its weights are what they are: neither the seed nor the name
+  // has to do with them, and over processes every rank has built all of it, to keep its own stages only. Throws as
+  // above, and InvalidArgument for a holder or pointer without a module.
   template <typename Built, std::enable_if_t<detail::kIsBuiltModule<Built>, int> = 0>
   LayerChain& add(const std::string& name, const Built& module) {
     if constexpr (detail::IsHolder<Built>::value) {

@@ -9,9 +9,9 @@
 
 namespace gpipe {
 
-// For signals that the kernel sends to the thread whose own call caused them: SIGPIPE of a write to a peer that is gone (EPIPE),
-// SIGXFSZ of a write beyond the limit of file sizes (EFBIG). While it lives, this thread does not get the signal, and threads that
-// are started from it never do. What the program does about the signal stays as it is.
+// For signals that the kernel sends to the thread whose own call caused them: SIGPIPE of a write to a peer that is gone
+// (EPIPE), SIGXFSZ of a write beyond the limit of file sizes (EFBIG). While it lives, this thread does not get the
+// signal, and threads that are started from it never do. What the program does about the signal stays as it is.
 class BlockedSignal {
  public:
   explicit BlockedSignal(int signal) {

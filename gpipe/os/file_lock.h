@@ -10,13 +10,14 @@ namespace gpipe {
 
 // Note [How a folder is held]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// The lock is flock(2) on a file that holds, for messages, the host and the process that took it last. On NFS, Linux passes it
-// on to the server, so that hosts see each other's. The file stays when the lock is released: to remove it would leave two
-// processes with a lock each, on two files of one name. A process that is forked off without executing another program
-// shares the lock, and keeps it until it ends as well.
+// The lock is flock(2) on a file that holds, for messages, the host and the process that took it last. On NFS, Linux
+// passes it on to the server, so that hosts see each other's. The file stays when the lock is released: to remove it
+// would leave two processes with a lock each, on two files of one name. A process that is forked off without executing
+// another program shares the lock, and keeps it until it ends as well.
 class FileLock {
  public:
-  // Takes the lock without waiting; makes the file if there is none. Whoever asks again in this process shares it. Never null.
+  // Takes the lock without waiting; makes the file if there is none. Whoever asks again in this process shares it.
+  // Never null.
   static std::shared_ptr<const FileLock> take(const std::string& path);
 
   bool is_held() const { return file_.is_open(); }

@@ -17,9 +17,9 @@ enum class OutputKind {
 
 // Note [What may be written]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A file is made where nothing is, or takes the place of a plain file. It never takes the place of anything else: whoever
-// renames a file over a device, a pipe or a link destroys that, and not what it stands for. Texts, which are written from
-// their beginning to their end, may go into a stream; weights and checkpoints may not.
+// A file is made where nothing is, or takes the place of a plain file. It never takes the place of anything else:
+// whoever renames a file over a device, a pipe or a link destroys that, and not what it stands for. Texts, which are
+// written from their beginning to their end, may go into a stream; weights and checkpoints may not.
 struct OutputPath {
   OutputKind kind = OutputKind::kRefused;
   std::string what;  // "a folder", "a named pipe"; empty for what is new or plain
@@ -30,8 +30,8 @@ struct OutputPath {
 // Follows no link at the end of the path, except to find out whether it leads to a stream.
 OutputPath look_at_output(const std::string& path);
 
-// Opens it for writing: creates what is new, and only if it is new still; appends to a plain file. Not open on failure, which
-// errno tells. REQUIRES: it is not refused.
+// Opens it for writing: creates what is new, and only if it is new still; appends to a plain file. Not open on failure,
+// which errno tells. REQUIRES: it is not refused.
 FileDescriptor open_output(const std::string& path, OutputKind kind);
 
 // Writes all of it. False on failure, which errno tells; EFBIG is one, no signal.

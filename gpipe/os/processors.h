@@ -11,8 +11,8 @@ int num_processors();
 // Sixteen threads a processor, and never less than 64: some more than there are processors do no harm, thousands do.
 int most_threads();
 
-// Throws InvalidArgument, with the number that is possible, if `count` threads are more than that. `what` is what the user calls
-// it, such as "threads_per_stage".
+// Throws InvalidArgument, with the number that is possible, if `count` threads are more than that. `what` is what the
+// user calls it, such as "threads_per_stage".
 void check_threads(const std::string& what, int count);
 
 }  // namespace gpipe

@@ -24,8 +24,8 @@ struct SmallFile {
 // A plain file; links are followed. Devices and pipes are refused without opening them for long.
 SmallFile read_small_file(const std::string& path, std::size_t most_bytes);
 
-// Whatever can be read until its end: for a file that the user names, which may be a pipe of the shell. The file descriptor
-// stays open.
+// Whatever can be read until its end: for a file that the user names, which may be a pipe of the shell. The file
+// descriptor stays open.
 SmallFile read_small_stream(int file, std::size_t most_bytes);
 // The same from a function that works as read(2).
 SmallFile read_small_stream(const std::function<ssize_t(char* bytes, std::size_t size)>& read, std::size_t most_bytes);

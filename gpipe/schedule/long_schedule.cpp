@@ -15,14 +15,15 @@
 namespace gpipe {
 namespace {
 
-// With fewer actions than this, a schedule is written out: it is as fast, and its times are rounded as `simulate` does it.
+// With fewer actions than this, a schedule is written out: it is as fast, and its times are rounded as `simulate` does
+// it.
 constexpr double kFewActions = 20'000;
 
 // Nothing stands for the actions of a schedule without rounds: so many of them are some seconds of planning.
 constexpr double kMostWithoutRounds = 1 << 21;
 
-// Goes through a schedule by need: an action runs once something behind it wants what it makes. So each worker is never further
-// than it has to be.
+// Goes through a schedule by need: an action runs once something behind it wants what it makes. So each worker is never
+// further than it has to be.
 class NeedOrder {
  public:
   explicit NeedOrder(const Schedule& schedule)
@@ -104,8 +105,8 @@ Action later(Action action, int micro_batches) {
   return action;
 }
 
-// The action of the last stage, or of the first, that every other stage's action of its kind and micro-batch leads to. It says
-// how far a part of the schedule has come.
+// The action of the last stage, or of the first, that every other stage's action of its kind and micro-batch leads to.
+// It says how far a part of the schedule has come.
 std::vector<Action> milestones(const Schedule& schedule, int micro_batch, int period) {
   const Action forward{ActionKind::kForward, schedule.num_stages - 1, micro_batch};
   const std::vector<Action>& last = schedule.workers[schedule.worker_of_stage[forward.stage]];
@@ -179,7 +180,8 @@ bool are_complete(const LongSchedule& schedule) {
   return true;
 }
 
-// Plays up to three cuts, a period apart, around the milestone, and adds the round between the first two. False if there is none.
+// Plays up to three cuts, a period apart, around the milestone, and adds the round between the first two. False if
+// there is none.
 bool add_round(LongSchedule& schedule, NeedOrder& order, const Action& milestone) {
   const Schedule& written = schedule.written;
   const int worker = written.worker_of_stage[milestone.stage];

@@ -21,9 +21,9 @@ namespace gpipe {
 //   F0 F1 F2 F3 | B0 F4 | B1 F5 | B2 F6 | ... | B5 B6 B7 B8 B9       a worker of 1F1B
 //                           one round, `num_added_rounds` more of it behind it
 //
-// A round is cut so that no worker waits for anything behind the cut, and so that as many messages wait at its end as at its
-// beginning. All of this is checked when a long schedule is made. If there is no such round, as in looped-bfs, or if it does
-// not pay, the schedule is written out and nothing is added.
+// A round is cut so that no worker waits for anything behind the cut, and so that as many messages wait at its end as
+// at its beginning. All of this is checked when a long schedule is made. If there is no such round, as in looped-bfs,
+// or if it does not pay, the schedule is written out and nothing is added.
 struct LongSchedule {
   // One action of `written`.
   struct Step {
@@ -51,8 +51,8 @@ struct LongSchedule {
   const Action& action(const Step& step) const { return written.workers[step.worker][step.index]; }
 };
 
-// Throws as make_schedule does; the limit of actions is for those that are written. Throws InvalidArgument for a schedule
-// without rounds that has more than some millions of them, too.
+// Throws as make_schedule does; the limit of actions is for those that are written. Throws InvalidArgument for a
+// schedule without rounds that has more than some millions of them, too.
 LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks = 0);
 
 // As with_recompute does for schedules.

@@ -146,7 +146,8 @@ class Steps {
     return true;
   }
 
-  // Whether the times are `times` and `count` times the growth after the round has been played `cycle` times from one time less.
+  // Whether the times are `times` and `count` times the growth after the round has been played `cycle` times from one
+  // time less.
   bool still_grows(const LongSchedule::Round& round, const Seconds& times, const Seconds& growth, int cycle,
                    std::int64_t count) {
     set_times(times, growth, static_cast<double>(count - 1));

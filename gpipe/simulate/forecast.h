@@ -17,12 +17,13 @@ struct Forecast {
 
 // Note [Steady state]
 // ~~~~~~~~~~~~~~~~~~~
-// The same as `simulate`, to rounding, in a time that hardly depends on the number of micro-batches. Everything that a round
-// leaves behind (when workers are free, when messages arrive) is a maximum of sums of what it found: x' = A(x), where A is
-// convex and, if everything comes later by the same time, so is what it makes. Rounds are played until x grows by the same d
-// in c rounds as in the c before them. If it still does n times c rounds later, which one look there tells, it has done so all
-// the time between: a convex function that meets a line three times does not leave it in between. So those rounds are not
-// played. Where it does not, because a slow worker far away makes itself felt only then, the place is found by halving.
+// The same as `simulate`, to rounding, in a time that hardly depends on the number of micro-batches. Everything that a
+// round leaves behind (when workers are free, when messages arrive) is a maximum of sums of what it found: x' = A(x),
+// where A is convex and, if everything comes later by the same time, so is what it makes. Rounds are played until x
+// grows by the same d in c rounds as in the c before them. If it still does n times c rounds later, which one look
+// there tells, it has done so all the time between: a convex function that meets a line three times does not leave it
+// in between. So those rounds are not played. Where it does not, because a slow worker far away makes itself felt only
+// then, the place is found by halving.
 //
 // Throws InvalidArgument as `simulate` does.
 Forecast forecast(const LongSchedule& schedule, const Costs& costs);

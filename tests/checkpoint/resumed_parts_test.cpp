@@ -1,4 +1,5 @@
-// Learning rate schedulers and samplers of libtorch in a checkpoint: a resumed training has the bytes of one without a break.
+// Learning rate schedulers and samplers of libtorch in a checkpoint: a resumed training has the bytes of one without a
+// break.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

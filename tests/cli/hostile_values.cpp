@@ -108,7 +108,8 @@ long resident_bytes(pid_t child) {
   _exit(exit_code);
 }
 
-// Lets it run until it ends; what has said something and goes on is told to end, and so is long work. What does neither is killed.
+// Lets it run until it ends; what has said something and goes on is told to end, and so is long work. What does neither
+// is killed.
 Ending watch(const Program& program, const Arguments& arguments, const TemporaryFolder& folder, bool is_long_work) {
   using Clock = std::chrono::steady_clock;
   Ending ending;

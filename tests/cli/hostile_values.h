@@ -1,5 +1,5 @@
-// Hostile values for every option of a command that takes a number. A command refuses such a value in one clear line, soon and
-// in little memory, or works with it.
+// Hostile values for every option of a command that takes a number. A command refuses such a value in one clear line,
+// soon and in little memory, or works with it.
 #pragma once
 
 #include <functional>
@@ -23,8 +23,8 @@ struct HostileCase {
   std::set<std::string> long_work = {};
 };
 
-// The command as it is has to work. Then every option that the command's help has, and every value, in place of the option's own in `cases`, if it is there. Each
-// refusal that is not as it should be is a failure of the test.
+// The command as it is has to work. Then every option that the command's help has, and every value, in place of the
+// option's own in `cases`, if it is there. Each refusal that is not as it should be is a failure of the test.
 void expect_clear_refusals(const Program& program, const HostileCase& base);
 
 // Reads the help: the words of every command and of those below it.

@@ -23,7 +23,8 @@ Outcome run_gpipe_with_signal(const Arguments& arguments, const std::string& tex
 // The same with standard output sent to an existing file, such as /dev/full; `out` stays empty.
 Outcome run_gpipe_into(const std::string& output_path, const Arguments& arguments);
 
-// The same on a terminal of `columns`; `out` is what it shows. That is what goes to standard error, too, if `shows_errors`.
+// The same on a terminal of `columns`; `out` is what it shows. That is what goes to standard error, too, if
+// `shows_errors`.
 Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arguments& environment = {},
                               bool shows_errors = false);
 

@@ -1,5 +1,5 @@
-// How a program may use the library and, with GPIPE_MISUSES, how it may not: then each line that is marked gives one message, which
-// run.cmake looks for. Compiled by the tests, but never run.
+// How a program may use the library and, with GPIPE_MISUSES, how it may not: then each line that is marked gives one
+// message, which run.cmake looks for. Compiled by the tests, but never run.
 #include <gpipe/gpipe.h>
 
 namespace {

@@ -13,8 +13,8 @@ namespace gpipe::test {
 constexpr int kChildDone = 0;
 constexpr int kChildThrew = 3;
 
-// kChildDone if `work` returned, kChildThrew if it threw, else 128 + the signal that ended the child, which is SIGALRM's after
-// `seconds`. The child ends without the destructors of anything that `work` has left.
+// kChildDone if `work` returned, kChildThrew if it threw, else 128 + the signal that ended the child, which is
+// SIGALRM's after `seconds`. The child ends without the destructors of anything that `work` has left.
 inline int run_forked(const std::function<void()>& work, unsigned seconds = 20) {
   std::fflush(nullptr);
   const pid_t child = fork();

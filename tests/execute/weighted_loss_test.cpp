@@ -1,4 +1,5 @@
-// Losses with a weight of their own: means over something else than samples, divided by the weight of the whole mini-batch.
+// Losses with a weight of their own: means over something else than samples, divided by the weight of the whole
+// mini-batch.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

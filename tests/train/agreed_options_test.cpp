@@ -31,8 +31,8 @@ struct Commands {
   cli::Run chosen;
 };
 
-// A new option of these commands has to be put into one of the two lists: ranks that were given different values of it either
-// train something wrong, or they do not.
+// A new option of these commands has to be put into one of the two lists: ranks that were given different values of it
+// either train something wrong, or they do not.
 TEST(AgreedOptions, AreDecidedForEveryOptionThereIs) {
   const std::set<std::string> compared = {"--augment",
                                           "--balance",

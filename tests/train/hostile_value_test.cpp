@@ -1,5 +1,5 @@
-// Hostile numbers for every option of the commands on libtorch. Each runs in a process that this one forks, because libtorch takes
-// longer to load than most of them run; so nothing here may call it.
+// Hostile numbers for every option of the commands on libtorch. Each runs in a process that this one forks, because
+// libtorch takes longer to load than most of them run; so nothing here may call it.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
