@@ -17,8 +17,8 @@ extern char** environ;
 namespace gpipe::cli {
 namespace {
 
-bool comes_true(const std::function<bool()>& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+bool comes_true(const std::function<bool()>& condition, std::chrono::seconds limit = std::chrono::seconds(30)) {
+  const auto end = std::chrono::steady_clock::now() + limit;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     usleep(2000);
@@ -98,6 +98,10 @@ char state_of(int pid) {
 
 bool becomes(int pid, char state) {
   return comes_true([&] { return state_of(pid) == state; });
+}
+
+bool appears(const std::string& path) {
+  return comes_true([&] { return std::filesystem::exists(path); }, std::chrono::minutes(1));
 }
 
 }  // namespace gpipe::cli

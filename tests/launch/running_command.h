@@ -43,4 +43,7 @@ char state_of(int pid);
 // Whether it gets into that state before half a minute has passed.
 bool becomes(int pid, char state);
 
+// Whether there is a file or folder of this name, now or before a minute has passed.
+bool appears(const std::string& path);
+
 }  // namespace gpipe::cli

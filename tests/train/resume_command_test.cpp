@@ -217,21 +217,12 @@ TEST_F(ResumeLm, InspectAndConvertTreatEverySetAlikeAndNoCheckpointIsConvertedIn
   EXPECT_EQ(run_gpipe({"inspect", run_}).exit_code, 0);
 }
 
-// Waits for the first one, for a minute at most.
-bool has_a_checkpoint(const std::string& run) {
-  for (int look = 0; look < 6000; ++look) {
-    if (std::filesystem::exists(run + "/latest")) return true;
-    usleep(10000);
-  }
-  return false;
-}
-
 TEST_F(ResumeLm, ASecondTrainingInTheFolderIsRefusedAndTheFirstGoesOn) {
   Arguments words =
       command({"--steps", "100000", "--checkpoint-every", "1", "--keep-last", "2", "--checkpoint-dir", run_});
   words.insert(words.begin(), GPIPE_COMMAND);
   RunningCommand first(words);
-  ASSERT_TRUE(has_a_checkpoint(run_));
+  ASSERT_TRUE(appears(run_ + "/latest"));
   for (const char* how : {"--resume", "--force"}) {
     const Outcome second = train({"--steps", "100000", "--checkpoint-dir", run_, how});
     EXPECT_EQ(second.exit_code, 1) << second.out;
@@ -253,7 +244,7 @@ TEST_F(ResumeLm, TheFolderOfATrainingThatWasKilledIsFreeAtOnce) {
   Arguments words = command({"--steps", "100000", "--checkpoint-every", "1", "--checkpoint-dir", run_});
   words.insert(words.begin(), GPIPE_COMMAND);
   RunningCommand first(words);
-  ASSERT_TRUE(has_a_checkpoint(run_));
+  ASSERT_TRUE(appears(run_ + "/latest"));
   first.send(SIGKILL);
   EXPECT_EQ(first.finish().exit_code, 128 + SIGKILL);
   const Outcome resumed = train({"--steps", "1", "--checkpoint-dir", run_, "--resume"});

@@ -70,16 +70,9 @@ class TrainRestart : public ::testing::Test {
     }
     return 0;
   }
-  bool has_checkpoint() const {
-    for (int tries = 0; tries < 6000; ++tries) {
-      if (std::filesystem::exists(run() + "/latest")) return true;
-      usleep(10000);
-    }
-    return false;
-  }
   // Kills that rank, as the system does if it has no memory left, once there is a checkpoint.
   void kill_in_the_middle(const RunningCommand& command, int rank) const {
-    ASSERT_TRUE(has_checkpoint());
+    ASSERT_TRUE(appears(run() + "/latest"));
     const int pid = process_of(rank, command.pid());
     ASSERT_NE(pid, 0);
     kill(pid, SIGKILL);
