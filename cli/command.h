@@ -27,4 +27,10 @@ class UsageError : public Error {
   std::string hint_;
 };
 
+// What the command line is not to blame for, such as a full disk: exit code 1.
+class OutputError : public UsageError {
+ public:
+  using UsageError::UsageError;
+};
+
 }  // namespace gpipe::cli

@@ -1,8 +1,11 @@
 #include "cli/failure.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <new>
 #include <string>
 
@@ -24,9 +27,15 @@ namespace {
 
 constexpr const char* kReport = "this is a defect of gpipe: please report it with the command that led here";
 
-// CLI11's words for a value too few or too many, as "--stages: 1 required K missing", in ours.
+// CLI11's words for a file that it cannot read, and for a value too few or too many, as "--stages: 1 required K
+// missing", in ours.
 std::string describe(const CLI::ParseError& error) {
   const std::string what = error.what();
+  if (dynamic_cast<const CLI::FileError*>(&error) != nullptr) {
+    const std::string path = what.substr(0, what.rfind(" was not readable"));
+    const int reason = access(path.c_str(), R_OK) == 0 ? EISDIR : errno;
+    return fmt::format("cannot read '{}': {}", path, std::strerror(reason));
+  }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return what;
   const std::string option = what.substr(0, what.find(':'));
   const bool is_missing = what.find("missing") != std::string::npos;
@@ -55,6 +64,9 @@ std::string describe_remedy(const InfeasibleError& error) {
 int rethrow(const CLI::App& app) {
   try {
     throw;
+  } catch (const OutputError& error) {
+    print_error(error.what(), error.hint());
+    return kNegativeAnswer;
   } catch (const UsageError& error) {
     return report_usage(with_option_names(error.what(), app), error.hint());
   } catch (const ScheduleError& error) {

@@ -20,11 +20,6 @@ namespace fs = std::filesystem;
   throw UsageError(fmt::format("'{}' already exists", path), "add --force to overwrite it, or name another file");
 }
 
-[[noreturn]] void throw_unwritable(const std::string& path, int error) {
-  throw UsageError(fmt::format("cannot write '{}': {}", path, std::strerror(error)),
-                   "name a file in a folder that exists and that you may write to");
-}
-
 OutputKind check(const std::string& path, bool force, bool may_be_stream) {
   if (path == "-") throw UsageError("'-' is no file to write to", "name one, or leave the option out to print");
   const OutputPath target = look_at_output(path);
@@ -47,11 +42,17 @@ void replace(const std::string& path, std::string_view content) {
   try {
     replace_file(real_file_system(), path, content);
   } catch (const CheckpointError& error) {
-    throw UsageError(error.what(), "the old file is as before");
+    throw OutputError(error.what(), "the old file is as before");
   }
 }
 
 }  // namespace
+
+void throw_unwritable(const std::string& path, int error) {
+  const std::string what = fmt::format("cannot write '{}': {}", path, std::strerror(error));
+  if (is_out_of_room(error)) throw OutputError(what, remedy_for(error));
+  throw UsageError(what, "name a file in a folder that exists and that you may write to");
+}
 
 bool is_same_file(const std::string& a, const std::string& b) {
   std::error_code ignored;

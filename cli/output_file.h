@@ -17,7 +17,11 @@ void check_output_file(const std::string& path, bool force);
 // streams.
 void check_replaced_file(const std::string& path, bool force);
 
-// Throws UsageError; then a file that was there is as before, and a new one is not there. A stream is written into.
+// Throws UsageError, or OutputError if there was no room; then a file that was there is as before, and a new one is not
+// there. A stream is written into.
 void write_output_file(const std::string& path, std::string_view content, bool force);
+
+// For an errno that opening or writing the file ended with: OutputError if there is no room, else UsageError.
+[[noreturn]] void throw_unwritable(const std::string& path, int error);
 
 }  // namespace gpipe::cli

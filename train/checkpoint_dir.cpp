@@ -17,8 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kLatest = "latest";
-
 // "step-0000000100", "step-0000000100.1"
 bool is_checkpoint_name(const std::string& name) {
   const std::string prefix = "step-";

@@ -9,6 +9,7 @@
 #include "cli/command.h"
 #include "cli/failure.h"
 #include "cli/help.h"
+#include "cli/one_voice.h"
 #include "cli/option_names.h"
 #include "cli/parse.h"
 #include "cli/terminal.h"
@@ -73,8 +74,8 @@ int main(int argc, char** argv) {
     return refuse(error.what(), app);
   } catch (const gpipe::PeerError& error) {
     return refuse(error.what(), app);
-  } catch (const gpipe::FingerprintError& error) {
-    return refuse(error.what(), app);
+  } catch (const gpipe::FingerprintError& error) {  // every rank has the same
+    return is_told_by_the_first_rank() ? kNegativeAnswer : refuse(error.what(), app);
   } catch (const gpipe::ActionError& error) {
     return refuse(gpipe::train::describe_torch_failure(error.what()), app);
   } catch (const c10::Error& error) {

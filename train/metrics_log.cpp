@@ -3,22 +3,17 @@
 #include <fmt/format.h>
 
 #include <cerrno>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "cli/output_file.h"
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/error.h"
 #include "gpipe/os/output_path.h"
 
 namespace gpipe::train {
 namespace {
-
-[[noreturn]] void throw_unwritable(const std::string& path, int error) {
-  throw Error(fmt::format("cannot write '{}': {}; name a file in a folder that exists and has room", path,
-                          std::strerror(error)));
-}
 
 [[noreturn]] void throw_exists(const std::string& path) {
   throw InvalidArgument(fmt::format("'{}' already exists; name another file, or add --force to replace it", path));
@@ -35,7 +30,7 @@ FileDescriptor open(const std::string& path, bool force, const std::string& cont
     replace_file(real_file_system(), path, content);
   }
   FileDescriptor file = open_output(path, target.kind);
-  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : cli::throw_unwritable(path, errno);
   return file;
 }
 
@@ -72,7 +67,7 @@ MetricsLog MetricsLog::resume(const std::string& path, std::int64_t step) {
 void MetricsLog::append(const Metrics& metrics) {
   const std::string line = to_json(metrics) + "\n";
   // One write a line: who reads along sees whole lines.
-  if (!write_all(file_.get(), line.data(), line.size())) throw_unwritable(path_, errno);
+  if (!write_all(file_.get(), line.data(), line.size())) cli::throw_unwritable(path_, errno);
 }
 
 }  // namespace gpipe::train

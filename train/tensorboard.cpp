@@ -7,7 +7,7 @@
 #include <cstring>
 #include <filesystem>
 
-#include "gpipe/error.h"
+#include "cli/output_file.h"
 #include "gpipe/os/host_name.h"
 #include "train/crc32c.h"
 
@@ -62,16 +62,11 @@ constexpr std::uint32_t kSummaryValue = 1;
 constexpr std::uint32_t kValueTag = 1;
 constexpr std::uint32_t kValueSimpleValue = 2;
 
-[[noreturn]] void throw_unwritable(const std::string& path, const std::string& reason) {
-  throw Error(
-      fmt::format("cannot write '{}': {}; name a folder that you may write to and that has room", path, reason));
-}
-
 // A file that is new, whatever other runs began in the same second.
 std::FILE* create(const std::string& folder, double wall_seconds, std::string& path) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw_unwritable(folder, error.message());
+  if (error) cli::throw_unwritable(folder, error.value());
   constexpr int kMostAttempts = 1000;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
     path =
@@ -79,7 +74,7 @@ std::FILE* create(const std::string& folder, double wall_seconds, std::string& p
     if (std::FILE* file = std::fopen(path.c_str(), "wbx"); file != nullptr) return file;
     if (errno != EEXIST) break;
   }
-  throw_unwritable(path, std::strerror(errno));
+  cli::throw_unwritable(path, errno);
 }
 
 }  // namespace
@@ -112,12 +107,12 @@ void TensorBoardWriter::add_scalar(std::string_view tag, double value, std::int6
 void TensorBoardWriter::write(const std::string& event) {
   const std::string record = tfrecord(event);
   if (std::fwrite(record.data(), 1, record.size(), file_.get()) != record.size()) {
-    throw_unwritable(path_, std::strerror(errno));
+    cli::throw_unwritable(path_, errno);
   }
 }
 
 void TensorBoardWriter::flush() {
-  if (std::fflush(file_.get()) != 0) throw_unwritable(path_, std::strerror(errno));
+  if (std::fflush(file_.get()) != 0) cli::throw_unwritable(path_, errno);
 }
 
 }  // namespace gpipe::train

@@ -133,18 +133,18 @@ class Trainer {
   }
 
   void begin() {
-    agree_on_weights();
-    if (!options_.weights_path.empty()) load_weights(options_.weights_path, pipeline_);
+    const std::string& path = options_.weights_path;
+    if (path.empty()) {
+      agree_on(pipeline_, "no --weights");
+    } else {
+      // Each rank takes those of its own layers, from a file that may have another path than elsewhere.
+      const Safetensors content = load_model(path);
+      if (pipeline_->ranks() != nullptr) agree_on(pipeline_, agreed_weights("--weights", content));
+      load_weights(content, path, pipeline_);
+    }
     if (!checkpoints_) return;
     any_rank(pipeline_, false);  // all have read the weights, which may be in a checkpoint that goes now
     checkpoints_->remove_earlier();
-  }
-
-  // Each rank reads those of its own layers, from a file that may have another path than elsewhere.
-  void agree_on_weights() const {
-    if (pipeline_->ranks() == nullptr) return;
-    const std::string& path = options_.weights_path;
-    agree_on(pipeline_, path.empty() ? "no --weights" : agreed_weights("--weights", load_model(path)));
   }
 
   // Whether the ranks were asked to end.

@@ -22,7 +22,6 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";
 constexpr std::string_view kTemporary = ".tmp";
-constexpr const char* kLatest = "latest";
 constexpr std::size_t kMaxName = 64;
 
 // step-0000000100, step-0000000100.1

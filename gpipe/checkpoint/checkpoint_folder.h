@@ -30,6 +30,9 @@ Manifest read_manifest(const std::string& checkpoint);
 // Throws CheckpointError if there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& folder);
 
+// The file that names the checkpoint to resume from.
+constexpr const char* kLatest = "latest";
+
 // What `latest` says: a name, or nothing if it is not a small plain file.
 std::string latest_name(const std::string& folder);
 

@@ -14,8 +14,9 @@ namespace gpipe {
 constexpr const char* kLockName = "lock";
 
 // Makes the folder if need be, and takes its lock for as long as somebody has what is returned; in one process, all
-// share it. Throws CheckpointError, which names host and process, if another process holds it. Where there are no
-// locks, nobody holds it: see FileLock::problem.
+// share it. Throws CheckpointError, which names host and process, if another process holds it; and if the lock or
+// `latest` is something that a training cannot use. On a file system without locks nobody holds it: FileLock::problem
+// says so.
 std::shared_ptr<const FileLock> lock_checkpoints(FileSystem& files, const std::string& folder);
 
 }  // namespace gpipe

@@ -14,7 +14,7 @@ PlainFile opened_file(const std::string& path) {
   if (file.problem.empty()) return file;
   errno = file.error;
   if (file.error != 0) throw_file_error(path, "cannot be opened");
-  throw CheckpointError(path, fmt::format(": {}; name a file", file.problem));
+  throw CheckpointError(path, fmt::format(" {}; name one that is", file.problem));
 }
 
 std::string read_text(const std::string& path, std::size_t most_bytes) {

@@ -16,26 +16,6 @@ namespace {
 
 constexpr std::size_t kMaxWrite = std::size_t{1} << 30;
 
-const char* remedy_for(int error) {
-  switch (error) {
-    case ENOSPC:
-    case EDQUOT:
-      return "free some space, or name another folder";
-    case EFBIG:
-      return "raise the limit of file sizes ('ulimit -f'), or name another folder";
-    case EACCES:
-    case EPERM:
-    case EROFS:
-    case ENOENT:
-    case ENOTDIR:
-    case ELOOP:
-    case ENAMETOOLONG:
-      return "check the path and its permissions";
-    default:
-      return "check the disk, or name another folder";
-  }
-}
-
 }  // namespace
 
 void throw_file_error(const std::string& path, const std::string& what) {

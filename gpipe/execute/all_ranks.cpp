@@ -14,12 +14,17 @@
 namespace gpipe {
 
 WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options) {
+  return load_weights(load_model(path), path, pipeline, options);
+}
+
+WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
+                           const LoadWeightsOptions& options) {
   const LayerNames layers(*pipeline);
   LoadWeightsOptions own = options;
   own.ignore = [&](const std::string& name) {
     return layers.is_elsewhere(name) || (options.ignore && options.ignore(name));
   };
-  return load_weights(path, *pipeline.ptr(), own);
+  return load_weights(content, path, *pipeline.ptr(), own);
 }
 
 bool any_rank(const Pipeline& pipeline, bool value) {

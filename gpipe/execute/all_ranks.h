@@ -11,6 +11,8 @@ namespace gpipe {
 
 // Into the layers that this rank runs; what is read may have those of other ranks, too. Else as load_weights for a module.
 WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options = {});
+WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
+                           const LoadWeightsOptions& options = {});
 
 // All ranks call those below. They throw PeerError.
 

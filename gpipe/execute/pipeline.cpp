@@ -15,6 +15,7 @@
 #include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/step_in_flight.h"
 #include "gpipe/model/sandbox.h"
+#include "gpipe/os/processors.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/transport/c10d/peers.h"
 
@@ -77,6 +78,11 @@ Fingerprint PipelineImpl::make(const LayerChain& chain) {
   const Certificate certificate = validate(schedule);
   check_executable(schedule);
   check_canonical(options_, schedule, certificate);
+  const int num_workers = ranks_ == nullptr ? options_.num_stages() : 1;
+  if (options_.threads_per_stage() > 1) {
+    check_threads(fmt::format("threads_per_stage {} x {} stages", options_.threads_per_stage(), num_workers),
+                  std::int64_t{options_.threads_per_stage()} * num_workers);
+  }
   worker_of_stage_ = schedule.worker_of_stage;
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     const std::optional<torch::Device> device = device_of_stage(options_, stage);
@@ -118,7 +124,6 @@ Fingerprint PipelineImpl::make(const LayerChain& chain) {
   }
   if (schedule.num_stages > 1) check_not_shared(names, built);
   register_layers();
-  const int num_workers = ranks_ == nullptr ? options_.num_stages() : 1;
   prepare_blas(num_workers);
   workers_ = std::make_unique<Workers>(num_workers);
   // The number of intra-op threads is fixed once per thread: kernels then reduce in the same order whatever the caller does.

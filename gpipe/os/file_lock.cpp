@@ -32,6 +32,15 @@ HeldLocks& held_locks() {
   return *locks;
 }
 
+// Whoever may only read the file, because another user has made it, can lock it all the same.
+FileDescriptor open_lock(const std::string& path) {
+  constexpr int kFlags = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
+  FileDescriptor file;
+  file.reset(open(path.c_str(), kFlags | O_RDWR | O_CREAT, 0666));
+  if (!file.is_open() && (errno == EACCES || errno == EROFS)) file.reset(open(path.c_str(), kFlags | O_RDONLY));
+  return file;
+}
+
 }  // namespace
 
 std::shared_ptr<const FileLock> FileLock::take(const std::string& path) {
@@ -39,19 +48,25 @@ std::shared_ptr<const FileLock> FileLock::take(const std::string& path) {
   const std::lock_guard<std::mutex> guard(held.mutex);
   const std::shared_ptr<FileLock> lock(new FileLock);
   struct stat status {};
-  lock->file_.reset(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY, 0666));
+  lock->file_ = open_lock(path);
   if (!lock->file_.is_open() || fstat(lock->file_.get(), &status) != 0) {
-    lock->problem_ = std::strerror(errno);
+    lock->error_ = errno;
   } else if (!S_ISREG(status.st_mode)) {
-    lock->problem_ = "it is not a plain file";
+    lock->error_ = S_ISDIR(status.st_mode) ? EISDIR : EINVAL;
   } else {
     std::weak_ptr<const FileLock>& known = held.of_file[{status.st_dev, status.st_ino}];
     if (std::shared_ptr<const FileLock> shared = known.lock()) return shared;
     lock->lock();
     if (lock->is_held()) known = lock;
   }
-  if (!lock->problem_.empty()) lock->file_.reset();
+  if (lock->error_ != 0) lock->file_.reset();
   return lock;
+}
+
+std::string FileLock::problem() const { return error_ == 0 ? "" : std::strerror(error_); }
+
+bool FileLock::has_no_locks() const {
+  return error_ == ENOLCK || error_ == ENOSYS || error_ == EOPNOTSUPP || error_ == ENOTSUP;
 }
 
 void FileLock::lock() {
@@ -68,7 +83,7 @@ void FileLock::lock() {
     holder_ = text.substr(0, text.find('\n'));
     if (holder_.empty()) holder_ = "another process";
   } else {
-    problem_ = std::strerror(errno);
+    error_ = errno;
   }
   file_.reset();
 }

@@ -23,8 +23,11 @@ class FileLock {
   bool is_held() const { return file_.is_open(); }
   // If another process holds it: "process 4711 on host alpha", as far as that is known; else empty.
   const std::string& holder() const { return holder_; }
-  // Why nobody can hold it, as on a file system without locks; empty if somebody does.
-  const std::string& problem() const { return problem_; }
+  // Why nobody holds it: the file can be neither made nor opened, or the file system has no locks. Empty if somebody
+  // does.
+  std::string problem() const;
+  // Whether it is the file system that has no locks, so that nobody can hold it.
+  bool has_no_locks() const;
 
  private:
   FileLock() = default;
@@ -33,7 +36,7 @@ class FileLock {
 
   FileDescriptor file_;
   std::string holder_;
-  std::string problem_;
+  int error_ = 0;  // errno of the problem
 };
 
 }  // namespace gpipe

@@ -64,4 +64,26 @@ bool write_all(int file, const char* bytes, std::size_t size) {
   return true;
 }
 
+const char* remedy_for(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space, or name another folder";
+    case EFBIG:
+      return "raise the limit of file sizes ('ulimit -f'), or name another folder";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return "check the path and its permissions";
+    default:
+      return "check the disk, or name another folder";
+  }
+}
+
+bool is_out_of_room(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO; }
+
 }  // namespace gpipe

@@ -34,6 +34,11 @@ OutputPath look_at_output(const std::string& path);
 // which errno tells. REQUIRES: it is not refused.
 FileDescriptor open_output(const std::string& path, OutputKind kind);
 
+// What can be done about an errno that writing ended with: "free some space, or name another folder".
+const char* remedy_for(int error);
+// Whether it is the disk's or a limit's doing, and no fault of the path.
+bool is_out_of_room(int error);
+
 // Writes all of it. False on failure, which errno tells; EFBIG is one, no signal.
 bool write_all(int file, const char* bytes, std::size_t size);
 

@@ -23,7 +23,7 @@ int most_threads() {
   return std::max(kLeast, kPerProcessor * num_processors());
 }
 
-void check_threads(const std::string& what, int count) {
+void check_threads(const std::string& what, std::int64_t count) {
   if (count <= most_threads()) return;
   throw InvalidArgument(fmt::format("{} is {}; this machine has {} processor{} and can have at most {} threads for it",
                                     what, count, num_processors(), num_processors() == 1 ? "" : "s", most_threads()));

@@ -1,6 +1,7 @@
 // How many threads this machine can reasonably have: the one place that says so.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace gpipe {
@@ -13,6 +14,6 @@ int most_threads();
 
 // Throws InvalidArgument, with the number that is possible, if `count` threads are more than that. `what` is what the
 // user calls it, such as "threads_per_stage".
-void check_threads(const std::string& what, int count);
+void check_threads(const std::string& what, std::int64_t count);
 
 }  // namespace gpipe

@@ -22,7 +22,7 @@ PlainFile open_plain_file(const std::string& path) {
     file.error = errno;
     file.problem = std::strerror(file.error);
   } else if (!S_ISREG(status.st_mode)) {
-    file.problem = "is not a file";
+    file.problem = "is not a plain file";
   }
   if (!file.problem.empty()) file.descriptor.reset();
   file.bytes = status.st_size;

@@ -11,7 +11,7 @@
 
 namespace gpipe {
 
-// What was read or, if `problem` is not empty, why it was not: "No such file or directory", "is a folder",
+// What was read or, if `problem` is not empty, why it was not: "No such file or directory", "is not a plain file",
 // "holds more than 64 KiB".
 struct SmallFile {
   std::string content;
@@ -21,7 +21,7 @@ struct SmallFile {
   bool is_read() const { return problem.empty(); }
 };
 
-// A plain file; links are followed. Devices and pipes are refused without opening them for long.
+// A plain file; links are followed. Devices, pipes and folders are refused, and a pipe is not waited for.
 SmallFile read_small_file(const std::string& path, std::size_t most_bytes);
 
 // Whatever can be read until its end: for a file that the user names, which may be a pipe of the shell. The file

@@ -1,10 +1,7 @@
 #include "gpipe/schedule/long_schedule.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <array>
-#include <cmath>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -18,9 +15,6 @@ namespace {
 // With fewer actions than this, a schedule is written out: it is as fast, and its times are rounded as `simulate` does
 // it.
 constexpr double kFewActions = 20'000;
-
-// Nothing stands for the actions of a schedule without rounds: so many of them are some seconds of planning.
-constexpr double kMostWithoutRounds = 1 << 21;
 
 // Goes through a schedule by need: an action runs once something behind it wants what it makes. So each worker is never
 // further than it has to be.
@@ -92,8 +86,6 @@ class NeedOrder {
   std::vector<LongSchedule::Step> order_;
 };
 
-bool is_forward(const Action& action) { return action.kind == ActionKind::kForward; }
-
 // Of the action itself, or -1.
 int index_of(const std::vector<Action>& actions, const Action& wanted) {
   const auto found = std::find(actions.begin(), actions.end(), wanted);
@@ -105,20 +97,11 @@ Action later(Action action, int micro_batches) {
   return action;
 }
 
-// The action of the last stage, or of the first, that every other stage's action of its kind and micro-batch leads to.
-// It says how far a part of the schedule has come.
-std::vector<Action> milestones(const Schedule& schedule, int micro_batch, int period) {
-  const Action forward{ActionKind::kForward, schedule.num_stages - 1, micro_batch};
-  const std::vector<Action>& last = schedule.workers[schedule.worker_of_stage[forward.stage]];
-  const int begin = index_of(last, forward);
-  const int end = index_of(last, later(forward, period));
-  std::vector<Action> result;
-  if (begin < 0 || end < begin) return result;
-  if (std::all_of(last.begin() + begin, last.begin() + end, is_forward)) result.push_back(forward);
-  if (!schedule.has_backward()) return result;
-  const ActionKind kind = schedule.splits_backward() ? ActionKind::kInputGrad : ActionKind::kBackward;
-  result.push_back({kind, 0, micro_batch});
-  return result;
+// The action of the first stage that every other action of its micro-batch leads to, or the last stage's if there are
+// only forwards. It says how far the schedule has come.
+Action milestone_of(const Schedule& schedule, int micro_batch) {
+  if (!schedule.has_backward()) return {ActionKind::kForward, schedule.num_stages - 1, micro_batch};
+  return {schedule.splits_backward() ? ActionKind::kInputGrad : ActionKind::kBackward, 0, micro_batch};
 }
 
 // Where all workers are at a milestone.
@@ -153,16 +136,20 @@ std::int64_t& count_of(Counts& counts, const Action& action) {
   return counts[action.stage][static_cast<std::size_t>(action.kind)];
 }
 
-// Of the actions of a round of each part.
+// Of the actions of one round of each phase.
 Counts count_rounds(const LongSchedule& schedule) {
   Counts counts(schedule.num_stages());
   for (const LongSchedule::Round& round : schedule.rounds) {
-    for (std::size_t at = round.begin; at < round.end; ++at) ++count_of(counts, schedule.action(schedule.order[at]));
+    for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+      for (int index = round.worker_begin[worker]; index < round.worker_end[worker]; ++index) {
+        ++count_of(counts, schedule.action({worker, index}));
+      }
+    }
   }
   return counts;
 }
 
-// Together, the rounds of all parts have every action once for each micro-batch of the period.
+// Together, the rounds of all phases have every action once for each micro-batch of the period.
 bool are_complete(const LongSchedule& schedule) {
   const bool splits = schedule.written.splits_backward();
   const bool has_whole_backward = schedule.written.has_backward() && !splits;
@@ -182,8 +169,9 @@ bool are_complete(const LongSchedule& schedule) {
 
 // Plays up to three cuts, a period apart, around the milestone, and adds the round between the first two. False if
 // there is none.
-bool add_round(LongSchedule& schedule, NeedOrder& order, const Action& milestone) {
+bool add_round(LongSchedule& schedule, NeedOrder& order) {
   const Schedule& written = schedule.written;
+  const Action milestone = milestone_of(written, written.num_micro_batches / 2);
   const int worker = written.worker_of_stage[milestone.stage];
   std::array<Cut, 3> cuts;
   for (int number = 0; number < 3; ++number) {
@@ -197,15 +185,65 @@ bool add_round(LongSchedule& schedule, NeedOrder& order, const Action& milestone
   return true;
 }
 
+// Where the actions of each micro-batch begin, in a list that goes through the micro-batches from the first to the last
+// and may do so several times: by phase, then by micro-batch, and the end. Nothing if the list is not like that.
+std::vector<std::vector<int>> phases_of(const std::vector<Action>& actions, int num_micro_batches) {
+  std::vector<std::vector<int>> phases;
+  int micro_batch = num_micro_batches - 1;
+  for (int index = 0; index < static_cast<int>(actions.size()); ++index) {
+    if (actions[index].micro_batch == micro_batch) continue;
+    if (micro_batch == num_micro_batches - 1) phases.emplace_back();
+    micro_batch = (micro_batch + 1) % num_micro_batches;
+    if (actions[index].micro_batch != micro_batch) return {};
+    phases.back().push_back(index);
+  }
+  for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+    if (static_cast<int>(phases[phase].size()) != num_micro_batches) return {};
+    phases[phase].push_back(phase + 1 < phases.size() ? phases[phase + 1].front() : static_cast<int>(actions.size()));
+  }
+  return phases;
+}
+
+// Whether all micro-batches of a phase but the first and the last have the same actions.
+bool is_regular(const std::vector<Action>& actions, const std::vector<int>& begins) {
+  const int length = begins[2] - begins[1];
+  for (std::size_t micro_batch = 2; micro_batch + 2 < begins.size(); ++micro_batch) {
+    if (begins[micro_batch + 1] - begins[micro_batch] != length) return false;
+    for (int index = begins[micro_batch]; index < begins[micro_batch + 1]; ++index) {
+      if (actions[index] != later(actions[index - length], 1)) return false;
+    }
+  }
+  return true;
+}
+
+// Adds a round for each phase, that of a micro-batch in the middle. False if a worker's list does not consist of
+// phases, or another worker's of as many.
+bool add_phases(LongSchedule& schedule) {
+  const Schedule& written = schedule.written;
+  const int middle = written.num_micro_batches / 2;
+  for (int worker = 0; worker < written.num_workers(); ++worker) {
+    const std::vector<Action>& actions = written.workers[worker];
+    const std::vector<std::vector<int>> phases = phases_of(actions, written.num_micro_batches);
+    if (worker == 0) schedule.rounds.resize(phases.size());
+    if (phases.empty() || phases.size() != schedule.rounds.size()) return false;
+    for (std::size_t phase = 0; phase < phases.size(); ++phase) {
+      if (!is_regular(actions, phases[phase])) return false;
+      schedule.rounds[phase].worker_begin.push_back(phases[phase][middle]);
+      schedule.rounds[phase].worker_end.push_back(phases[phase][middle + 1]);
+    }
+  }
+  schedule.is_in_phases = true;
+  return true;
+}
+
 // Fills the order and, if something is added, the rounds. False if there are none, or if the schedule cannot run.
 bool find_order(LongSchedule& schedule) {
   const Schedule& written = schedule.written;
   NeedOrder order(written);
-  schedule.rounds.clear();
-  if (schedule.num_added_rounds > 0) {
-    for (const Action& milestone : milestones(written, written.num_micro_batches / 2, schedule.period)) {
-      if (!add_round(schedule, order, milestone)) return false;
-    }
+  schedule.is_in_phases = false;
+  if (schedule.num_added_rounds > 0 && !(schedule.period == 1 && add_phases(schedule))) {
+    schedule.rounds.clear();
+    if (!add_round(schedule, order)) return false;
   }
   for (int worker = 0; worker < written.num_workers(); ++worker) {
     if (!order.play(worker, static_cast<int>(written.workers[worker].size()))) return false;
@@ -232,7 +270,6 @@ LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_
   const double num_actions = 2.0 * num_workers * num_chunks * num_micro_batches;
   LongSchedule result;
   result.num_micro_batches = num_micro_batches;
-  bool is_long = false;
   for (const int period : {1, num_workers}) {
     // Long enough for the start, for three rounds in the middle and for the end.
     const double least = 4.0 * num_workers + 8.0 * period + 8;
@@ -243,19 +280,11 @@ LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_
     result.period = period;
     result.num_added_rounds = (num_micro_batches - few) / period;
     if (find_order(result)) return result;
-    is_long = true;
-  }
-  if (is_long && num_actions > kMostWithoutRounds) {
-    throw InvalidArgument(
-        fmt::format("{}: {} stages x {} micro-batches are {:.0f} actions, and the schedule has no steady state that "
-                    "could stand for "
-                    "them; a plan takes at most {:.0f}: ask for at most {:.0f} micro-batches, or for another schedule",
-                    name, num_workers * num_chunks, num_micro_batches, num_actions, kMostWithoutRounds,
-                    std::floor(kMostWithoutRounds / (2.0 * num_workers * num_chunks))));
   }
   result.written = make_schedule(name, num_workers, num_micro_batches, chunks);
   result.period = 0;
   result.num_added_rounds = 0;
+  result.rounds.clear();
   if (!find_order(result)) throw Error(result.written.name + ": the schedule cannot run; a defect");
   return result;
 }

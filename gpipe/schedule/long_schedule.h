@@ -15,22 +15,27 @@ namespace gpipe {
 // Note [Long schedules]
 // ~~~~~~~~~~~~~~~~~~~~~
 // Between their start and their end, the workers of a schedule do the same again and again, a period of micro-batches
-// later each time: 1F1B one B and one F, interleaved all of K micro-batches, GPipe one F in its first half and one B in
-// its second. So the schedule for 1,000,000 micro-batches is that for a few dozen, `written`, with more rounds in it:
+// later each time: 1F1B one B and one F, interleaved all of K micro-batches. So the schedule for 1,000,000 micro-batches
+// is that for a few dozen, `written`, with more rounds in it:
 //
 //   F0 F1 F2 F3 | B0 F4 | B1 F5 | B2 F6 | ... | B5 B6 B7 B8 B9       a worker of 1F1B
 //                           one round, `num_added_rounds` more of it behind it
 //
-// A round is cut so that no worker waits for anything behind the cut, and so that as many messages wait at its end as
-// at its beginning. All of this is checked when a long schedule is made. If there is no such round, as in looped-bfs,
-// or if it does not pay, the schedule is written out and nothing is added.
+// Such a round is cut so that no worker waits for anything behind the cut, and so that as many messages wait at its end
+// as at its beginning. GPipe and looped-bfs have none. Their workers go through the micro-batches in phases, doing the
+// same for each of them, and a round is what a worker does for one:
+//
+//   F0 F1 | F2 | F3 ... | B0 B1 | B2 | B3 ...        a worker of GPipe: two phases, one round of each
+//
+// All of this is checked when a long schedule is made. If there are no rounds, or if they do not pay, the schedule is
+// written out and nothing is added.
 struct LongSchedule {
   // One action of `written`.
   struct Step {
     int worker = 0;
     int index = 0;  // in the worker's list
   };
-  // order[begin, end), the actions of one round of one part of the schedule; the parts come one after the other.
+  // order[begin, end), the actions of one round; those of phases are not together in the order, and both are 0.
   struct Round {
     std::size_t begin = 0;
     std::size_t end = 0;
@@ -41,7 +46,8 @@ struct LongSchedule {
   Schedule written;
   std::int64_t num_micro_batches = 0;  // of the schedule that is meant
   int period = 0;                      // micro-batches of a round
-  std::int64_t num_added_rounds = 0;   // of each part; 0 = everything is written out
+  std::int64_t num_added_rounds = 0;   // of each phase, or of the one round; 0 = everything is written out
+  bool is_in_phases = false;           // a round for each phase, one after the other
   std::vector<Step> order;             // all actions that are written, in an order that the messages allow
   std::vector<Round> rounds;           // none if nothing is added
   std::vector<bool> is_recomputed;     // by stage, then by micro-batch that is written
@@ -51,8 +57,7 @@ struct LongSchedule {
   const Action& action(const Step& step) const { return written.workers[step.worker][step.index]; }
 };
 
-// Throws as make_schedule does; the limit of actions is for those that are written. Throws InvalidArgument for a
-// schedule without rounds that has more than some millions of them, too.
+// Throws as make_schedule does; the limit of actions is for those that are written.
 LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks = 0);
 
 // As with_recompute does for schedules.

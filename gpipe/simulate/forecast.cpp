@@ -49,11 +49,13 @@ class Steps {
         now_(schedule.num_workers(), 0),
         link_free_(table.flows.size(), 0),
         messages_(table.flows.size()),
-        weight_grads_left_(schedule.num_stages(), schedule.written.num_micro_batches) {}
+        weight_grads_left_(schedule.num_stages(), schedule.written.num_micro_batches),
+        phase_(schedule.num_workers(), 0) {}
 
   double run() {
     std::size_t at = 0;
-    for (const LongSchedule::Round& round : schedule_.rounds) {
+    if (!schedule_.rounds.empty() && !schedule_.is_in_phases) {
+      const LongSchedule::Round& round = schedule_.rounds.front();
       play(at, round.end, /*counts=*/true);
       repeat(round, schedule_.num_added_rounds);
       at = round.end;
@@ -81,6 +83,31 @@ class Steps {
     }
   }
 
+  // Everything that the worker and its links do for the micro-batches that are not written, at once, if the worker comes
+  // to them with this step. See Note [Phases].
+  void pass_over_phase(const LongSchedule::Step& step) {
+    int& phase = phase_[step.worker];
+    if (phase == static_cast<int>(schedule_.rounds.size())) return;
+    const LongSchedule::Round& round = schedule_.rounds[phase];
+    if (step.index != round.worker_end[step.worker]) return;
+    ++phase;
+    const auto count = static_cast<double>(schedule_.num_added_rounds);
+    for (int index = round.worker_begin[step.worker]; index < step.index; ++index) {
+      const Action& action = schedule_.action({step.worker, index});
+      now_[step.worker] += costs_.seconds(action) * count;
+      for (const int flow : outputs_of(action)) {
+        if (!table_.is_local(flow)) link_free_[flow] += costs_.transfer_seconds[flow] * count;
+      }
+    }
+  }
+
+  const std::vector<int>& outputs_of(const Action& action) const {
+    static const std::vector<int> none;
+    const FlowTable::Stage& stage = table_.stages[action.stage];
+    if (action.kind == ActionKind::kForward) return stage.forward_outputs;
+    return makes_input_grad(action.kind) ? stage.backward_outputs : none;
+  }
+
   // `counts`: whether these are the only ones of their micro-batches.
   void play(std::size_t begin, std::size_t end, bool counts) {
     for (std::size_t at = begin; at < end; ++at) {
@@ -88,17 +115,14 @@ class Steps {
       const Action& action = schedule_.action(step);
       const FlowTable::Stage& stage = table_.stages[action.stage];
       double& now = now_[step.worker];
+      if (schedule_.is_in_phases) pass_over_phase(step);
       if (action.kind == ActionKind::kForward) {
         for (const int flow : stage.forward_inputs) now = std::max(now, messages_[flow].take());
-        now += costs_.seconds(action);
-        put(step.worker, stage.forward_outputs);
       } else if (makes_input_grad(action.kind)) {
         for (const int flow : stage.backward_inputs) now = std::max(now, messages_[flow].take());
-        now += costs_.seconds(action);
-        put(step.worker, stage.backward_outputs);
-      } else {
-        now += costs_.seconds(action);
       }
+      now += costs_.seconds(action);
+      put(step.worker, outputs_of(action));
       if (!counts || !makes_weight_grad(action.kind)) continue;
       if (--weight_grads_left_[action.stage] == 0) put(step.worker, stage.step_outputs);
     }
@@ -223,6 +247,7 @@ class Steps {
   Seconds link_free_;  // per flow
   std::vector<Messages> messages_;
   std::vector<int> weight_grads_left_;  // per stage
+  std::vector<int> phase_;              // per worker: the next one to be passed over
 };
 
 double checked_seconds(const LongSchedule& schedule, const FlowTable& table, const CostTable& costs) {
@@ -235,14 +260,15 @@ double checked_seconds(const LongSchedule& schedule, const FlowTable& table, con
 
 double bubble_fraction(const LongSchedule& schedule, const CostTable& costs, double step_seconds) {
   Seconds busy = costs.update_seconds;
-  const auto add = [&](std::size_t begin, std::size_t end, double times) {
-    for (std::size_t at = begin; at < end; ++at) {
-      busy[schedule.order[at].worker] += times * costs.seconds(schedule.action(schedule.order[at]));
-    }
+  const auto add = [&](int worker, int begin, int end, double times) {
+    for (int index = begin; index < end; ++index)
+      busy[worker] += times * costs.seconds(schedule.action({worker, index}));
   };
-  add(0, schedule.order.size(), 1);
-  for (const LongSchedule::Round& round : schedule.rounds) {
-    add(round.begin, round.end, static_cast<double>(schedule.num_added_rounds));
+  for (int worker = 0; worker < schedule.num_workers(); ++worker) {
+    add(worker, 0, static_cast<int>(schedule.written.workers[worker].size()), 1);
+    for (const LongSchedule::Round& round : schedule.rounds) {
+      add(worker, round.worker_begin[worker], round.worker_end[worker], static_cast<double>(schedule.num_added_rounds));
+    }
   }
   double idle = 0;
   for (const double seconds : busy) idle += std::max(0.0, step_seconds - seconds);

@@ -13,6 +13,7 @@
 #include "gpipe/model/autocast.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"
+#include "gpipe/os/processors.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/validate.h"
 #include "tests/execute/reference.h"
@@ -430,6 +431,8 @@ TEST_F(PipelineTest, BadOptionsAreRefusedWithTheirValues) {
   EXPECT_THAT(message(PipelineOptions(2).schedule("interleaved").chunks_per_worker(kMost)), HasSubstr("2147483647"));
   EXPECT_THAT(message(PipelineOptions(2).threads_per_stage(1000000)),
               AllOf(HasSubstr("threads_per_stage is 1000000"), HasSubstr("can have at most")));
+  EXPECT_THAT(message(PipelineOptions(2).threads_per_stage(most_threads())),
+              AllOf(HasSubstr("x 2 stages is " + std::to_string(2 * most_threads())), HasSubstr("can have at most")));
   EXPECT_THAT(message(PipelineOptions(2).schedule("1fb")), HasSubstr("did you mean 1f1b"));
   EXPECT_THAT(message(PipelineOptions(3).custom_schedule(schedules::gpipe(2, 4))), HasSubstr("for 2 workers"));
   EXPECT_THAT(message(PipelineOptions(2).custom_schedule(parse_schedule("F0 B0 F1 B1\nF0 F1 B0 B1\n"))),

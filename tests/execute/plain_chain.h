@@ -13,6 +13,7 @@
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/model/tie.h"
 #include "tests/execute/rematerializations.h"
 
 namespace gpipe::test {
@@ -21,10 +22,13 @@ class PlainChain {
  public:
   // Takes micro-batches, replicated inputs, loss reduction and seed from `options`, and nothing else.
   PlainChain(const LayerChain& chain, const PipelineOptions& options) : options_(options) {
+    std::vector<std::string> names;
     for (int layer = 0; layer < chain.size(); ++layer) {
       layers_.push_back(chain.build(layer, options.seed()));
-      model_.register_module(chain.name(layer), layers_.back().module);
+      names.push_back(chain.name(layer));
+      model_.register_module(names.back(), layers_.back().module);
     }
+    ties_ = bind_ties(chain.ties(), names, layers_);
   }
 
   torch::nn::Module& model() { return model_; }
@@ -69,6 +73,7 @@ class PlainChain {
       value.backward();
       total = total.defined() ? total + value.detach() : value.detach();
     }
+    add_tied_grads();
     if (weight == 0) return total;
     for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
       at::Tensor& grad = leaves[leaf].mutable_grad();
@@ -78,8 +83,21 @@ class PlainChain {
   }
 
  private:
+  // See Note [Tied weights].
+  void add_tied_grads() const {
+    for (const Tie& tie : ties_) {
+      at::Tensor& sum = tie.owner.weight.mutable_grad();
+      for (const Tie::Use& user : tie.users) {
+        if (!user.weight.grad().defined()) continue;
+        sum = sum.defined() ? sum + user.weight.grad() : user.weight.grad();
+      }
+      forget_user_grads(tie);
+    }
+  }
+
   const PipelineOptions options_;
   std::vector<Layer> layers_;
+  std::vector<Tie> ties_;
   torch::nn::Module model_;
   std::int64_t step_ = 0;
 };

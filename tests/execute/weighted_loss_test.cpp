@@ -81,6 +81,23 @@ TEST(WeightedLoss, EveryNumberOfStagesScheduleAndRecomputeModeGivesTheBitsOfTheP
   expect_transparent(make_problem());
 }
 
+// The gradient of one tensor comes from two stages, and is divided once.
+TEST(WeightedLoss, IsDividedOnceWhereTwoStagesShareAParameter) {
+  Problem problem = make_problem();
+  problem.make = [] {
+    LayerChain chain = LayerChain()
+                           .add<Linear>("0", 4, 6)
+                           .add<Tanh>("1")
+                           .add<Linear>("2", 6, 6)
+                           .add<Tanh>("3")
+                           .add<Linear>("4", 6, 6)
+                           .add<Linear>("5", 6, 5);
+    chain.tie("2.weight", "4.weight");
+    return chain;
+  };
+  expect_transparent(problem);
+}
+
 TEST(WeightedLoss, AnInputThatRequiresAGradientGetsItDividedToo) {
   Problem problem = make_problem();
   problem.inputs[0].requires_grad_(true);

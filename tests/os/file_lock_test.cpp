@@ -96,6 +96,24 @@ TEST(FileLock, SaysWhyThereCannotBeOne) {
   EXPECT_NE(link->problem(), "");
   EXPECT_EQ(link->holder(), "");
   EXPECT_EQ(folder.read("file"), "mine");
+  EXPECT_FALSE(link->has_no_locks());
+}
+
+// The file of another user, from which root is not kept away: the holder takes another one's rights.
+TEST(FileLock, OfAFileThatMayOnlyBeReadIsHeldAllTheSame) {
+  const Scratch folder;
+  folder.write("lock", "process 1 on host elsewhere\n");
+  std::filesystem::permissions(folder.path("lock"), std::filesystem::perms(0444));
+  std::filesystem::permissions(folder.path(""), std::filesystem::perms(0755));
+  const pid_t child = fork();
+  if (child == 0) {
+    constexpr uid_t kNobody = 65534;
+    if (getuid() == 0 && setuid(kNobody) != 0) _exit(2);
+    _exit(FileLock::take(folder.path("lock"))->is_held() ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
 }
 
 TEST(CheckpointLock, OfAnotherTrainingIsAnErrorThatNamesHostAndProcess) {
@@ -110,6 +128,13 @@ TEST(CheckpointLock, OfAnotherTrainingIsAnErrorThatNamesHostAndProcess) {
   other.end();
   EXPECT_TRUE(lock_checkpoints(real_file_system(), run + "/")->is_held());
   EXPECT_TRUE(lock_checkpoints(real_file_system(), folder.path("not/there/yet"))->is_held());
+}
+
+TEST(CheckpointLock, ThatIsNoPlainFileIsAnErrorAndNotTakenForADiskWithoutLocks) {
+  const Scratch folder;
+  std::filesystem::create_directories(folder.path("run/lock"));
+  EXPECT_THAT([&] { lock_checkpoints(real_file_system(), folder.path("run")); },
+              ThrowsMessage<CheckpointError>(AllOf(HasSubstr("Is a directory"), HasSubstr("remove it"))));
 }
 
 }  // namespace

@@ -39,7 +39,7 @@ TEST(SmallFile, ThatIsNoFileIsNotWaitedFor) {
   std::filesystem::create_symlink("/dev/zero", folder.path("endless"));
   for (const char* name : {"pipe", "endless", ""}) {
     const SmallFile file = read_small_file(folder.path(name), 1000);
-    EXPECT_EQ(file.problem, "is not a file") << name;
+    EXPECT_EQ(file.problem, "is not a plain file") << name;
     EXPECT_EQ(file.content, "");
   }
   EXPECT_THAT(read_small_file(folder.path("none"), 1000).problem, HasSubstr("No such file"));

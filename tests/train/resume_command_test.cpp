@@ -252,11 +252,22 @@ TEST_F(ResumeLm, TheFolderOfATrainingThatWasKilledIsFreeAtOnce) {
 }
 
 TEST_F(ResumeLm, AFolderThatCannotBeLockedIsToldOfAndTheTrainingGoesOn) {
-  std::filesystem::create_directory(run_);
-  std::filesystem::create_directory(run_ + "/lock");  // as good as a file system without locks
-  const Outcome outcome = train({"--steps", "1", "--checkpoint-dir", run_});
+  const Arguments arguments = command({"--steps", "1", "--checkpoint-dir", run_});
+  const Outcome outcome = run_gpipe(arguments, "", {"LD_PRELOAD=" GPIPE_NO_LOCKS});
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
-  EXPECT_THAT(outcome.out, HasSubstr("note: " + run_ + " cannot be locked (Is a directory)"));
+  EXPECT_THAT(outcome.out, HasSubstr("note: " + run_ + " cannot be locked (No locks available)"));
+}
+
+TEST_F(ResumeLm, WhatCannotBeALockOrLatestIsToldBeforeTheTraining) {
+  for (const char* name : {"lock", "latest"}) {
+    const std::string folder = run_ + name;
+    std::filesystem::create_directory(folder);
+    ASSERT_EQ(mkfifo((folder + "/" + name).c_str(), 0600), 0);
+    const Outcome outcome = train({"--steps", "1", "--checkpoint-dir", folder});
+    EXPECT_EQ(outcome.exit_code, 1) << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr(folder), HasSubstr(name), HasSubstr("remove it")));
+    EXPECT_THAT(outcome.out, Not(HasSubstr("step 1")));
+  }
 }
 
 TEST_F(ResumeLm, SavedWeightsThatAreDamagedAreToldByWhoeverReadsThem) {
@@ -315,10 +326,11 @@ TEST_F(ResumeLm, BeyondTheLimitOfFileSizesNothingIsLostWithoutAWord) {
     const FileSizeLimit limit(10000);
     for (const Arguments& arguments :
          {command({"--steps", "1", "--save", weights, "--force"}), Arguments{"convert", weights, weights, "--force"},
-          command({"--steps", "1", "--checkpoint-dir", run_})}) {
+          command({"--steps", "1", "--checkpoint-dir", run_}),
+          command({"--steps", "200", "--metrics", folder_.path("metrics")})}) {
       const Outcome outcome = run_gpipe(arguments);
       EXPECT_EQ(outcome.exit_code, 1) << arguments.front();
-      EXPECT_THAT(outcome.err, HasSubstr("File too large")) << arguments.front();
+      EXPECT_THAT(outcome.err, AllOf(HasSubstr("File too large"), HasSubstr("ulimit -f"))) << arguments.front();
     }
   }
   EXPECT_TRUE(read_file(weights) == before);

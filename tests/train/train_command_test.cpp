@@ -801,6 +801,8 @@ TEST(MissingFile, IsBadUsageOfEveryCommand) {
     EXPECT_EQ(outcome.out, "") << arguments.front();
     EXPECT_THAT(outcome.err, HasSubstr(none)) << arguments.front();
   }
+  EXPECT_THAT(run_gpipe({"train", "lm", "--config", none}).err,
+              HasSubstr("cannot read '" + none + "': No such file or directory"));
   for (const char* task : {"lm", "translate"}) {
     const Outcome outcome = run_gpipe({"train", task}, "", no_data);
     EXPECT_EQ(outcome.exit_code, 2) << outcome.err;

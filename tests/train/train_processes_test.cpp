@@ -113,12 +113,14 @@ Arguments on_rank_1(const Arguments& command, const Arguments& more) {
   return launch;
 }
 
-// Both ranks end before anything was trained, and say so in the words of the command line.
+// Both ranks end before anything was trained; one of them says so, in the words of the command line, and the launcher
+// repeats its last lines.
 void expect_difference(const Arguments& launch, const std::string& first, const std::string& other) {
   const Outcome outcome = run_gpipe(launch);
   EXPECT_EQ(outcome.exit_code, 1) << outcome.out << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("'" + first + "' on rank 0, but '" + other + "' on rank 1"));
   EXPECT_THAT(outcome.err, Not(HasSubstr("same call")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("[1] gpipe:"))) << outcome.err;
   EXPECT_THAT(outcome.out, Not(HasSubstr("step")));
 }
 
