@@ -8,6 +8,7 @@
 #include <limits>
 
 #include "gpipe/error.h"
+#include "gpipe/version.h"
 
 namespace gpipe::bleu {
 namespace {

@@ -8,6 +8,7 @@
 #include "cli/help.h"
 #include "cli/machine.h"
 #include "cli/terminal.h"
+#include "gpipe/version.h"
 
 namespace gpipe::cli {
 namespace {

@@ -19,6 +19,7 @@
 #include "cli/schedule_command.h"
 #include "cli/simulate_command.h"
 #include "cli/terminal.h"
+#include "gpipe/version.h"
 
 namespace {
 

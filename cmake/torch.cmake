@@ -60,38 +60,45 @@ add_library(gpipe_torch STATIC
   gpipe/transport/c10d/store_server.cpp
   gpipe/transport/c10d/testimony.cpp
   gpipe/execute/all_ranks.cpp
-  gpipe/execute/assembly.cpp
-  gpipe/execute/caller_state.cpp
-  gpipe/execute/chosen_stages.cpp
-  gpipe/execute/clip_grad_norm.cpp
-  gpipe/execute/dropped_layers.cpp
-  gpipe/execute/earlier_gradients.cpp
+  gpipe/execute/checked_options.cpp
+  gpipe/execute/cut/chosen_stages.cpp
+  gpipe/execute/cut/cut.cpp
+  gpipe/execute/engine.cpp
   gpipe/execute/freed_memory.cpp
-  gpipe/execute/gradient_reducer.cpp
-  gpipe/execute/kept_inputs.cpp
-  gpipe/execute/loss_parts.cpp
+  gpipe/execute/group/gradient_reducer.cpp
+  gpipe/execute/group/local_group.cpp
+  gpipe/execute/group/loss_parts.cpp
+  gpipe/execute/group/process_group.cpp
+  gpipe/execute/group/replicas.cpp
+  gpipe/execute/group/step_call.cpp
+  gpipe/execute/group/step_report.cpp
+  gpipe/execute/group/tied_values.cpp
+  gpipe/execute/model/model.cpp
   gpipe/execute/pipeline.cpp
-  gpipe/execute/pipeline_function.cpp
-  gpipe/execute/pipeline_memory.cpp
-  gpipe/execute/pipeline_options.cpp
-  gpipe/execute/pipeline_profile.cpp
-  gpipe/execute/pipeline_ranks.cpp
-  gpipe/execute/ranks.cpp
   gpipe/execute/registration_order.cpp
-  gpipe/execute/rematerialized_layers.cpp
   gpipe/execute/replica_share.cpp
-  gpipe/execute/replicas.cpp
-  gpipe/execute/skip_trial.cpp
-  gpipe/execute/stage.cpp
-  gpipe/execute/step_call.cpp
-  gpipe/execute/step_in_flight.cpp
-  gpipe/execute/step_report.cpp
-  gpipe/execute/tied_values.cpp
-  gpipe/execute/train_step.cpp
+  gpipe/execute/runner/assembly.cpp
+  gpipe/execute/runner/caller_state.cpp
+  gpipe/execute/runner/first_batch.cpp
+  gpipe/execute/runner/runner.cpp
+  gpipe/execute/runner/skip_trial.cpp
+  gpipe/execute/split/memory_book.cpp
+  gpipe/execute/split/split.cpp
+  gpipe/execute/stage/dropped_layers.cpp
+  gpipe/execute/stage/earlier_gradients.cpp
+  gpipe/execute/stage/kept_inputs.cpp
+  gpipe/execute/stage/rematerialized_layers.cpp
+  gpipe/execute/stage/stage.cpp
+  gpipe/execute/stage/stage_layers.cpp
+  gpipe/execute/step/clip_grad_norm.cpp
+  gpipe/execute/step/drop_in.cpp
+  gpipe/execute/step/gradient_copies.cpp
+  gpipe/execute/step/step.cpp
+  gpipe/execute/step/train_step.cpp
+  gpipe/execute/step/weighed_loss.cpp
 )
-set_source_files_properties(gpipe/execute/pipeline_ranks.cpp PROPERTIES COMPILE_DEFINITIONS GPIPE_VERSION="${PROJECT_VERSION}")
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
-set_source_files_properties(gpipe/execute/pipeline_function.cpp PROPERTIES
+set_source_files_properties(gpipe/execute/step/drop_in.cpp PROPERTIES
   COMPILE_OPTIONS "-Wno-array-bounds;-Wno-stringop-overflow")
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)

@@ -23,6 +23,7 @@
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/planner.h"
 #include "gpipe/simulate/simulate.h"
+#include "gpipe/version.h"
 
 #ifdef GPIPE_WITH_TORCH
 #include <torch/torch.h>

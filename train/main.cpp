@@ -16,7 +16,7 @@
 #include "cli/unknown_argument.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/safetensors.h"
-#include "gpipe/execute/action_error.h"
+#include "gpipe/interpret/action_error.h"
 #include "gpipe/execute/freed_memory.h"
 #include "train/capacity_command.h"
 #include "train/config_file.h"

@@ -72,7 +72,7 @@ void RunCheckpoints::lock(const Pipeline& pipeline) {
     if (read_world().rank == 0) lock_ = lock_checkpoints(real_file_system(), options_.checkpoint_dir);
     return std::string();
   };
-  if (pipeline->ranks() == nullptr) {
+  if (pipeline->world().size == 1) {
     take();
   } else {
     agree(*pipeline, "locking the folder of the checkpoints", take);
@@ -143,7 +143,7 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
                     printable(learning_rate_in_words(state.learning_rate)));
     resumed.notes += cli::wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
   }
-  const int num_replicas = pipeline->ranks() == nullptr ? 1 : pipeline->ranks()->num_replicas();
+  const int num_replicas = pipeline->world().num_replicas;
   if (manifest.layout.num_replicas != num_replicas) {
     resumed.notes += fmt::format("note: there were {} replicas, and now there are {}: the last bits will differ\n",
                                  manifest.layout.num_replicas, num_replicas);

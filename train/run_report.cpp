@@ -103,7 +103,7 @@ std::vector<StageSummary> stage_summaries(const TrainingResult& result, const Pi
 std::string describe_start(const Pipeline& pipeline, const Task& task) {
   std::int64_t num_parameters = 0;
   for (const at::Tensor& parameter : pipeline->parameters()) num_parameters += parameter.numel();
-  if (pipeline->ranks() != nullptr) num_parameters = gpipe::num_parameters(task.chain());  // of all ranks
+  if (pipeline->world().size > 1) num_parameters = gpipe::num_parameters(task.chain());  // of all ranks
   const PipelineOptions& options = pipeline->options();
   const auto metadata = task.metadata();
   const std::string model =

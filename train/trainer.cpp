@@ -88,7 +88,7 @@ class Trainer {
       take_steps();
     } catch (...) {
       progress_.clear();
-      if (pipeline_->ranks() == nullptr) save_in_spite_of_error();  // else the others may be gone
+      if (pipeline_->world().size == 1) save_in_spite_of_error();  // else the others may be gone
       throw;
     }
     progress_.clear();
@@ -139,7 +139,7 @@ class Trainer {
     } else {
       // Each rank takes those of its own layers, from a file that may have another path than elsewhere.
       const Safetensors content = load_model(path);
-      if (pipeline_->ranks() != nullptr) agree_on(pipeline_, agreed_weights("--weights", content));
+      if (pipeline_->world().size > 1) agree_on(pipeline_, agreed_weights("--weights", content));
       load_weights(content, path, pipeline_);
     }
     if (!checkpoints_) return;

@@ -203,7 +203,7 @@ void TranslateTask::add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, s
         {"translate", "sentences", static_cast<std::int64_t>(num_done), static_cast<std::int64_t>(num_lines)});
   };
   Pipeline whole = pipeline;
-  if (pipeline->ranks() != nullptr) {
+  if (pipeline->world().size > 1) {
     const NamedTensors weights = gather_weights(pipeline);
     if (weights.empty()) return;  // the first rank has them, and translates
     whole = Pipeline(chain(), PipelineOptions(1).peers(no_peers()));

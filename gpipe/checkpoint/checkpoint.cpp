@@ -15,7 +15,6 @@
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/checkpoint/weights.h"
-#include "gpipe/execute/ranks.h"
 #include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
@@ -28,7 +27,7 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 TrainingLayout layout_of(const PipelineImpl& pipeline) {
   const PipelineOptions& options = pipeline.options();
   TrainingLayout layout;
-  if (pipeline.ranks() != nullptr) layout.num_replicas = pipeline.ranks()->num_replicas();
+  layout.num_replicas = pipeline.world().num_replicas;
   layout.num_workers = options.num_stages();
   layout.num_micro_batches = options.num_micro_batches();
   layout.schedule = options.custom_schedule() ? "custom" : options.schedule();
@@ -258,7 +257,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipel
   const auto start = Clock::now();
   const auto make = [&] { return snapshot_of(pipeline, optimizer, state); };
   SavedCheckpoint saved;
-  if (pipeline->ranks() == nullptr) {
+  if (pipeline->world().size == 1) {
     saved = write_snapshot(folder, make(), options);
   } else {
     saved = RankSave(pipeline, folder, options, make).finish();
@@ -270,7 +269,7 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipel
 
 TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options) {
-  const bool is_alone = pipeline->ranks() == nullptr;
+  const bool is_alone = pipeline->world().size == 1;
   const std::string path = is_alone ? resolve_checkpoint(given_path) : agree_on_checkpoint(*pipeline, given_path);
   Prepared prepared;
   if (is_alone) {

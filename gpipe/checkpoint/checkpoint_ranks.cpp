@@ -12,10 +12,9 @@
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/paths.h"
-#include "gpipe/execute/ranks.h"
-#include "gpipe/execute/step_call.h"
+#include "gpipe/execute/engine.h"
+#include "gpipe/execute/group/step_call.h"
 #include "gpipe/transport/c10d/exchange.h"
-#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 namespace {
@@ -61,7 +60,7 @@ std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name
   std::vector<StepCall> calls;
   std::vector<Said> said;
   std::vector<std::string> texts;
-  for (const Tensors& given : pipeline.ranks()->exchange().gather(Tensors{to_tensor(encode(call)), to_tensor(text)})) {
+  for (const Tensors& given : pipeline.engine().group().gather({to_tensor(encode(call)), to_tensor(text)})) {
     calls.push_back(decode_step_call(to_text(given.at(0))));
     texts.push_back(given.size() > 1 ? to_text(given[1]) : "");
   }
@@ -70,7 +69,7 @@ std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name
     const Json json = Json::parse(one);
     said.push_back({json.at("value"), json.at("error"), json.at("bad_argument"), nullptr});
   }
-  said[static_cast<std::size_t>(pipeline.ranks()->peers().world().rank)].exception = own.exception;
+  said[static_cast<std::size_t>(pipeline.world().rank)].exception = own.exception;
   return said;
 }
 
@@ -78,10 +77,10 @@ void throw_first(const PipelineImpl& pipeline, const std::vector<Said>& said) {
   const auto failed = std::find_if(said.begin(), said.end(), [](const Said& one) { return !one.error.empty(); });
   if (failed == said.end()) return;
   const auto rank = static_cast<int>(failed - said.begin());
-  const auto own = static_cast<std::size_t>(pipeline.ranks()->peers().world().rank);
+  const auto own = static_cast<std::size_t>(pipeline.world().rank);
   if (said[own].exception != nullptr) std::rethrow_exception(said[own].exception);
   const std::string text =
-      fmt::format("rank {} (host {}): {}", rank, pipeline.ranks()->peers().place_of(rank).host, failed->error);
+      fmt::format("rank {} (host {}): {}", rank, pipeline.engine().group().host_of(rank), failed->error);
   if (failed->is_bad_argument) throw InvalidArgument(text);
   throw CheckpointError(text);
 }
@@ -146,14 +145,14 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
     : pipeline_(pipeline),
       options_(options),
       files_(options.files != nullptr ? *options.files : real_file_system()),
-      commits_(pipeline->ranks()->peers().world().rank == 0) {
+      commits_(pipeline->world().rank == 0) {
   const std::vector<std::string> manifests = agree(*pipeline_, "saving a checkpoint", [&] {
     snapshot_ = make_snapshot();
     return to_json(snapshot_.manifest);
   });
   std::vector<Manifest> of_rank;
   for (const std::string& manifest : manifests) of_rank.push_back(parse_manifest(manifest, "a rank's manifest"));
-  snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->ranks()->peers().world().num_stages());
+  snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->world().num_stages());
   const std::string made = agree(*pipeline_, "making a checkpoint's folder", [&]() -> std::string {
                              if (!commits_) return "";
                              lock_ = lock_checkpoints(files_, folder);
@@ -188,7 +187,7 @@ std::vector<ManifestFile> RankSave::write_shards() const {
   return all;
 }
 
-bool RankSave::can_finish() const { return !pipeline_->ranks()->peers().has_failed(); }
+bool RankSave::can_finish() const { return !pipeline_->engine().group().has_failed(); }
 
 bool RankSave::is_ready() const { return written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
@@ -249,8 +248,7 @@ SavedCheckpoint RankSave::commit(const std::vector<std::string>& shards) const {
 }
 
 std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files) {
-  if (pipeline.ranks() == nullptr) return files;
-  const World& world = pipeline.ranks()->peers().world();
+  const World& world = pipeline.world();
   std::vector<ManifestFile> share;
   for (std::size_t file = static_cast<std::size_t>(world.rank); file < files.size();
        file += static_cast<std::size_t>(world.size)) {
@@ -266,7 +264,7 @@ Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& 
     check_hashes(checkpoint, own_share(pipeline, manifest.files));
     return std::string();
   };
-  if (pipeline.ranks() == nullptr) {
+  if (pipeline.world().size == 1) {
     read();
   } else {
     agree(pipeline, "checking a checkpoint", read);
@@ -275,7 +273,7 @@ Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& 
 }
 
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
-  const bool decides = pipeline.ranks()->peers().world().rank == 0;
+  const bool decides = pipeline.world().rank == 0;
   const std::string found = agree(pipeline, "loading a checkpoint", [&]() -> std::string {
                               if (!decides) return "";
                               const std::string resolved = resolve_checkpoint(path);

@@ -9,7 +9,6 @@
 
 #include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
-#include "gpipe/execute/ranks.h"
 
 namespace gpipe {
 
@@ -67,7 +66,7 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
   const auto seconds_since_start = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
-  if (pipeline->ranks() != nullptr) {
+  if (pipeline->world().size > 1) {
     saved_.reset();
     rank_save_ = std::make_unique<RankSave>(pipeline, folder_, options_,
                                             [&] { return copied_snapshot(pipeline, optimizer, state); });

@@ -2,9 +2,6 @@
 
 #include <algorithm>
 
-#include "gpipe/execute/ranks.h"
-#include "gpipe/transport/c10d/peers.h"
-
 namespace gpipe {
 
 LayerNames::LayerNames(const PipelineImpl& pipeline) : pipeline_(pipeline) {
@@ -36,12 +33,10 @@ bool LayerNames::is_elsewhere(const std::string& name) const {
 }
 
 bool LayerNames::saves_stage(int stage) const {
-  if (pipeline_.ranks() == nullptr) return true;
   // Before there are stages, every rank has all layers.
-  if (pipeline_.layers_per_stage().empty()) return pipeline_.ranks()->peers().world().rank == 0;
+  if (pipeline_.layers_per_stage().empty()) return pipeline_.world().rank == 0;
   const auto first = std::find(stage_of_layer_.begin(), stage_of_layer_.end(), stage);
-  return pipeline_.ranks()->own_replica() == 0 &&
-         pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
+  return pipeline_.world().replica() == 0 && pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
 }
 
 }  // namespace gpipe

@@ -11,12 +11,13 @@
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/version.h"
 
 namespace gpipe {
 namespace {
 
 constexpr const char* kFormat = "gpipe checkpoint";
-constexpr std::int64_t kVersion = 1;
+constexpr std::int64_t kFormatVersion = 1;
 
 constexpr std::string_view kEnd = "\n}\n";
 constexpr std::string_view kSeal = ",\n  \"crc32\": \"";
@@ -68,8 +69,8 @@ class ManifestReader {
     const nlohmann::json& top = json_.object();
     if (json_.text(top, "format") != kFormat) json_.fail(fmt::format("its format is not \"{}\"", kFormat));
     const std::int64_t version = json_.number(top, "version");
-    if (version != kVersion) {
-      json_.fail(fmt::format("it is of version {}, and this gpipe reads version {}", version, kVersion));
+    if (version != kFormatVersion) {
+      json_.fail(fmt::format("it is of version {}, and this gpipe reads version {}", version, kFormatVersion));
     }
     Manifest manifest;
     manifest.step = json_.number(top, "step");
@@ -170,7 +171,7 @@ class ManifestReader {
 std::string to_json(const Manifest& manifest) {
   nlohmann::ordered_json json;
   json["format"] = kFormat;
-  json["version"] = kVersion;
+  json["version"] = kFormatVersion;
   json["step"] = manifest.step;
   json["pipeline_step"] = manifest.pipeline_step;
   json["seed"] = manifest.seed;

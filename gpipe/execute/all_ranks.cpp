@@ -2,16 +2,30 @@
 
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <map>
+#include <vector>
 
 #include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/execute/engine.h"
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/fingerprint.h"
-#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
+namespace {
+
+// By rank.
+std::vector<std::string> gather_text(const Pipeline& pipeline, const std::string& text) {
+  std::vector<std::string> of_rank;
+  for (const Tensors& given : pipeline->engine().group().gather({to_tensor(text)})) {
+    of_rank.push_back(to_text(given.at(0)));
+  }
+  return of_rank;
+}
+
+}  // namespace
 
 WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options) {
   return load_weights(load_model(path), path, pipeline, options);
@@ -28,25 +42,23 @@ WeightsReport load_weights(const Safetensors& content, const std::string& path, 
 }
 
 bool any_rank(const Pipeline& pipeline, bool value) {
-  if (pipeline->ranks() == nullptr) return value;
-  for (const std::string& given : pipeline->ranks()->exchange().gather(value ? "yes" : "no")) value |= given == "yes";
-  return value;
+  const std::vector<std::string> said = gather_text(pipeline, value ? "yes" : "no");
+  return std::count(said.begin(), said.end(), "yes") > 0;
 }
 
 void agree_on(const Pipeline& pipeline, const std::string& text) {
-  if (pipeline->ranks() != nullptr) pipeline->ranks()->peers().compare({{kAgreedText, text}});
+  pipeline->engine().group().compare({{kAgreedText, text}});
 }
 
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {
-  return pipeline->ranks() == nullptr ? text : pipeline->ranks()->exchange().gather(text).front();
+  return gather_text(pipeline, text).front();
 }
 
 NamedTensors gather_weights(const Pipeline& pipeline) {
-  if (pipeline->ranks() == nullptr) return weights_of(*pipeline);
   const std::size_t num_parameters = pipeline->named_parameters().size();
   Fingerprint names;
   Tensors own(1);
-  const bool gives = pipeline->ranks()->own_replica() == 0;  // the other replicas have the same
+  const bool gives = pipeline->world().replica() == 0;  // the other replicas have the same
   for (const auto& [name, tensor] : gives ? weights_of(*pipeline) : NamedTensors()) {
     names.emplace_back(names.size() < num_parameters ? "parameter" : "buffer", name);
     own.push_back(tensor.detach());
@@ -55,7 +67,7 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
 
   const LayerNames layers(*pipeline);
   std::map<std::pair<std::string, int>, NamedTensors> found;  // by kind and layer
-  for (const Tensors& given : pipeline->ranks()->exchange().collect(own)) {
+  for (const Tensors& given : pipeline->engine().group().collect(own)) {
     std::size_t next = 1;
     for (const auto& [kind, name] : decode_fingerprint(to_text(given.at(0)))) {
       found[{kind, layers.layer_of(name)}].emplace_back(name, given.at(next++));

@@ -118,7 +118,7 @@ double input_grad_seconds(const torch::autograd::edge_list& ends, const Tensors&
 
 LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
                              const Tensors& parameters) {
-  const GradientsAside aside(with_backward ? parameters : Tensors());
+  const GradientsAside aside(parameters);
   const MemoryScope scope(account_);
   const auto live = [&] { return account_ != nullptr ? account_->live_bytes() : 0; };
   const auto peak = [&] { return account_ != nullptr ? account_->peak_bytes() : 0; };
@@ -136,7 +136,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   Watched watched_inputs;
   for (const at::Tensor& tensor : entering) watched_inputs.add(tensor);
   const torch::autograd::edge_list input_edges =
-      with_backward && with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
+      with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
 
   if (account_ != nullptr) account_->reset_peak();
   const double start = now();
@@ -166,7 +166,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   }
   for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
   if (!input_edges.empty()) measure.seconds.input_grad = input_grad_seconds(input_edges, outputs, now);
-  Tensors grads = with_backward ? ones_like(outputs) : Tensors();
+  Tensors grads = ones_like(outputs);
   Roots roots(outputs);
   outputs.clear();
   watched_inputs.note_what_is_kept();
@@ -174,7 +174,6 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   measure.bytes.inputs = watched_inputs.uses;
   measure.bytes.outputs = watched_outputs.uses;
   measure.bytes.kept = live() - before - bytes_of(grads);
-  if (!with_backward) return measure;
 
   if (account_ != nullptr) account_->reset_peak();
   const double middle = now();

@@ -49,9 +49,8 @@ class LayerMeter {
   // Without an account bytes are not counted.
   explicit LayerMeter(std::shared_ptr<MemoryAccount> account) : account_(std::move(account)) {}
 
-  // Which part of the measuring is wanted; the forward is always run.
-  bool with_backward = true;
-  bool with_input_grad = false;  // a backward to the inputs alone, before the whole one
+  // Whether a backward to the inputs alone is measured, before the whole one.
+  bool with_input_grad = false;
   // What seconds are read from; empty: the processor time of this thread.
   std::function<double()> clock;
   // Called between forward and backward.

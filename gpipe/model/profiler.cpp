@@ -34,7 +34,6 @@ bool is_on_meta(const MicroBatch& sample) {
 }
 
 enum class PassKind {
-  kTrace,    // forwards only, without a graph
   kBytes,    // forward and backward; warms up, too
   kSeconds,  // the same, and a backward to the inputs alone
 };
@@ -68,11 +67,10 @@ class Pass {
  public:
   Pass(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options, PassKind kind,
        ProfilerPosition& position)
-      : source_(source), sample_(sample), options_(options), kind_(kind), position_(position), tracer_(source.names) {
+      : source_(source), sample_(sample), options_(options), position_(position), tracer_(source.names) {
     std::shared_ptr<MemoryAccount> account;
     if (kind == PassKind::kBytes && options.count_bytes) account = std::make_shared<MemoryAccount>("profile");
     meter_ = LayerMeter(std::move(account));
-    meter_.with_backward = kind != PassKind::kTrace;
     meter_.with_input_grad = kind == PassKind::kSeconds;
     meter_.at_backward = [this] { position_.in_backward = true; };
     if (is_on_meta(sample)) {
@@ -83,7 +81,7 @@ class Pass {
 
   PassResult run() {
     const SkipScope scope(tracer_);
-    const at::AutoGradMode grad_mode(kind_ != PassKind::kTrace);
+    const at::AutoGradMode grad_mode(true);
     PassResult result;
     Tensors tensors = sample_.tensors;
     for (std::size_t layer = 0; layer < source_.names.size(); ++layer) {
@@ -96,7 +94,7 @@ class Pass {
       tensors = std::move(result.measures.back().outputs);
     }
     result.skips = tracer_.finish(/*complete=*/true);
-    if (options_.loss && kind_ != PassKind::kTrace) {
+    if (options_.loss) {
       const auto loss = [&](const Tensors& outputs) { return Tensors{checked_loss(options_.loss(outputs))}; };
       result.measures.push_back(meter_.run(loss, {}, std::move(tensors), {}));
     }
@@ -136,7 +134,6 @@ class Pass {
   const LayerSource& source_;
   const MicroBatch& sample_;
   const ProfileOptions& options_;
-  const PassKind kind_;
   ProfilerPosition& position_;
   SkipTracer tracer_;
   LayerMeter meter_{nullptr};
@@ -204,17 +201,6 @@ void merge_loss(std::vector<LayerProfile>& layers) {
 }
 
 }  // namespace
-
-Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::uint64_t seed,
-                     ProfilerPosition& position) {
-  ProfileOptions options;
-  options.seed = seed;
-  PassResult result = Pass(source, sample, options, PassKind::kTrace, position).run();
-  Profile profile;
-  profile.layers = std::move(result.layers);
-  profile.skips = std::move(result.skips);
-  return profile;
-}
 
 Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
                        ProfilerPosition& position) {

@@ -63,8 +63,5 @@ struct LayerSource {
 // The same for layers from anywhere.
 Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
                        ProfilerPosition& position);
-// One forward only: names, bytes of parameters and outputs, and skips.
-Profile trace_layers(const LayerSource& source, const MicroBatch& sample, std::uint64_t seed,
-                     ProfilerPosition& position);
 
 }  // namespace gpipe

@@ -15,16 +15,11 @@ std::vector<StepListener*> find_listeners(const std::vector<ChainLayer>& layers)
 }
 
 Sandbox::Sandbox(const std::vector<ChainLayer>& layers)
-    : buffers_(layers), copies_(buffers_->snapshot()), listeners_(find_listeners(layers)) {}
-
-void Sandbox::keep() {
-  buffers_.reset();
-  listeners_.clear();
-}
+    : buffers_(layers), copies_(buffers_.snapshot()), listeners_(find_listeners(layers)) {}
 
 Sandbox::~Sandbox() {
   for (StepListener* listener : listeners_) listener->abandon_step();
-  if (buffers_) buffers_->put_back(copies_);
+  buffers_.put_back(copies_);
 }
 
 }  // namespace gpipe

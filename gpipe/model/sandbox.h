@@ -1,7 +1,6 @@
 // Sandbox: a model can be run for a trial, and is afterwards as it was.
 #pragma once
 
-#include <optional>
 #include <vector>
 
 #include "gpipe/model/changing_buffers.h"
@@ -17,13 +16,11 @@ class Sandbox {
  public:
   explicit Sandbox(const std::vector<ChainLayer>& layers);
   ~Sandbox();
-  // What was tried stays after all.
-  void keep();
   Sandbox(const Sandbox&) = delete;
   Sandbox& operator=(const Sandbox&) = delete;
 
  private:
-  std::optional<ChangingBuffers> buffers_;  // all of them; nothing if they are kept
+  const ChangingBuffers buffers_;  // all of them
   Tensors copies_;
   std::vector<StepListener*> listeners_;
 };

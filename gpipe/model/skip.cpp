@@ -74,10 +74,6 @@ Stashed SkipMap::take(const std::string& name) {
   return value;
 }
 
-void NoSkipsYet::put(const std::string& name, Stashed /*stashed*/) { throw UnknownSkips(name); }
-
-Stashed NoSkipsYet::take(const std::string& name) { throw UnknownSkips(name); }
-
 SkipScope::SkipScope(SkipStore& store)
     : outer_(std::exchange(current_store, &store)), outer_namespace_(std::exchange(current_namespace, "")) {}
 

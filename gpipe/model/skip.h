@@ -60,19 +60,6 @@ class SkipMap : public SkipStore {
   std::map<std::string, Stashed> stashed;
 };
 
-// For layers of which nobody knows yet whether they use skips: throws UnknownSkips when they do.
-class NoSkipsYet : public SkipStore {
- public:
-  void put(const std::string& name, Stashed stashed) override;
-  Stashed take(const std::string& name) override;
-};
-
-// Does not reach the user: the layers are then looked at, and run again.
-class UnknownSkips : public Error {
- public:
-  using Error::Error;
-};
-
 // While it lives, this thread's calls go to `store`.
 class SkipScope {
  public:

@@ -23,12 +23,12 @@ void StageStream::wait(const std::shared_ptr<c10::Event>& point) const {
   point->block(stream_ ? *stream_ : c10::impl::VirtualGuardImpl(point->device_type()).getStream(point->device()));
 }
 
-void StageStream::follow_caller() const {
+void StageStream::wait_for_caller() const {
   if (!stream_) return;
   wait(record(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_)));
 }
 
-void StageStream::lead_caller() const {
+void StageStream::make_caller_wait() const {
   if (!stream_) return;
   record()->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
 }

@@ -29,8 +29,8 @@ class StageStream {
 
   // Between this stream and the one that is current in the calling thread: what is enqueued here waits for what is there,
   // and the other way round.
-  void follow_caller() const;
-  void lead_caller() const;
+  void wait_for_caller() const;
+  void make_caller_wait() const;
 
   // While it lives, this device and stream are current in the thread.
   class Guard {

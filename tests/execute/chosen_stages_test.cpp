@@ -1,5 +1,5 @@
 // What a profile has decided, as text for other ranks, and text that is none.
-#include "gpipe/execute/chosen_stages.h"
+#include "gpipe/execute/cut/chosen_stages.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -11,7 +11,7 @@
 #include <stdexcept>
 #include <thread>
 
-#include "gpipe/execute/action_error.h"
+#include "gpipe/interpret/action_error.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/launch/world.h"
 #include "tests/execute/network_namespaces.h"

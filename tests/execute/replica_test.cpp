@@ -11,7 +11,7 @@
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
-#include "gpipe/execute/replicas.h"
+#include "gpipe/execute/group/replicas.h"
 #include "tests/execute/training.h"
 #include "tests/transport/ranks.h"
 

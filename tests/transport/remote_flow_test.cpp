@@ -15,7 +15,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/transport/channel.h"
+#include "gpipe/interpret/channel.h"
 #include "ranks.h"
 
 namespace gpipe {

@@ -73,8 +73,8 @@ TEST(StageStream, OnCpuThereIsNothingToOrder) {
   EXPECT_FALSE(stream.stream().has_value());
   EXPECT_EQ(stream.record(), nullptr);
   stream.wait(nullptr);
-  stream.follow_caller();
-  stream.lead_caller();
+  stream.wait_for_caller();
+  stream.make_caller_wait();
   const StageStream::Guard guard(stream);
 }
 
@@ -92,8 +92,8 @@ TEST(StageStream, AStepStandsBetweenWhatTheCallerEnqueuesBeforeAndAfterIt) {
   const StageStream stream{c10::Device(kMock, 1)};
   const std::string own = MockGuard::name(*stream.stream());
   written().clear();
-  stream.follow_caller();
-  stream.lead_caller();
+  stream.wait_for_caller();
+  stream.make_caller_wait();
   EXPECT_THAT(written(), ElementsAre("record 1:0", own + " waits for 1:0", "record " + own, "1:0 waits for " + own));
 }
 

@@ -6,8 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/interpret/channel.h"
 #include "gpipe/os/blocked_signal.h"
-#include "gpipe/transport/channel.h"
 
 namespace gpipe {
 namespace {

@@ -1,0 +1,31 @@
+// Cut: where the chain of layers is cut into stages, and how each stage treats its activations. A value.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "gpipe/plan/profile.h"
+#include "gpipe/plan/rematerialization.h"
+#include "gpipe/schedule/recompute.h"
+
+namespace gpipe::detail {
+
+struct Cut {
+  std::vector<int> worker_of_stage;                  // as the schedule has it
+  std::vector<int> layers_per_stage;                 // empty until it is given or chosen
+  std::vector<Recompute> recompute_by_stage;         // empty: the same for all
+  std::vector<Rematerialization> rematerialization;  // by stage; empty: none
+  Profile profile;                                   // of the first batch; without layers if it was not profiled
+  std::map<bool, std::vector<SkipProfile>> skips;    // by whether in training, as far as they are known
+
+  int num_stages() const { return static_cast<int>(worker_of_stage.size()); }
+  // Whether it is known which layers are in which stage.
+  bool is_made() const { return !layers_per_stage.empty(); }
+  // Stage 0 before that.
+  int stage_of(int layer) const;
+  int worker_of_layer(int layer) const { return worker_of_stage[stage_of(layer)]; }
+  // Those that are known for training, or for evaluation.
+  const std::vector<SkipProfile>& skips_in(bool training) const;
+};
+
+}  // namespace gpipe::detail

@@ -1,0 +1,105 @@
+// Group: the processes that run one pipeline, and this one's place among them. A world of one is a group, too.
+#pragma once
+
+#include <exception>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gpipe/execute/group/gradient_sum.h"
+#include "gpipe/execute/group/step_call.h"
+#include "gpipe/execute/group/step_report.h"
+#include "gpipe/execute/group/tied_values.h"
+#include "gpipe/execute/peers.h"
+#include "gpipe/interpret/flow_ends.h"
+#include "gpipe/launch/world.h"
+#include "gpipe/model/micro_batch.h"
+#include "gpipe/model/tie.h"
+#include "gpipe/schedule/proven_schedule.h"
+#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/packet.h"
+
+namespace gpipe::detail {
+
+// How many tensors a message may have, which a receiver makes room for.
+struct FlowTensors {
+  int direct = 8;  // from a stage to the next, and back
+  int routed = 8;  // skips and ties
+};
+
+// What a rank does outside its own stages is done by all ranks, in the same order: they make the same calls. In a world of
+// one there is nobody to tell anything, and every call returns at once.
+//
+// Unless a call says otherwise, an error in it ends this rank's part in the world: it throws as the ends of a flow do.
+//
+// Thread-compatible.
+class Group {
+ public:
+  // Those that `peers` connects. Null: those of the process, which the first pipeline connects and the last one leaves; the
+  // world is read from the environment. Throws as read_world and `connect` do.
+  static std::unique_ptr<Group> find(std::shared_ptr<Peers> peers);
+
+  virtual ~Group() = default;
+
+  // Where this process is.
+  virtual const World& world() const = 0;
+  // Throws InvalidArgument, with a remedy, unless the processes can be that many workers.
+  virtual void check_num_workers(int num_workers) const = 0;
+  virtual bool runs_worker(int worker) const = 0;
+  // Of that many workers, those that this process runs.
+  virtual int num_own_workers(int num_workers) const = 0;
+  // Which host the rank is on, for an error.
+  virtual std::string host_of(int rank) const = 0;
+
+  // Runs `make`, which gets a fingerprint to fill with what all ranks must have in common, or null if nobody compares it.
+  // Throws what `make` throws; FingerprintError, on all ranks, for the first difference.
+  virtual void begin(const std::function<void(Fingerprint*)>& make) = 0;
+  // Throws FingerprintError, on all ranks, unless all give the same.
+  virtual void compare(const Fingerprint& fingerprint) = 0;
+  // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
+  // rank in `given`. The result is by replica. Nothing has ended if it throws InvalidArgument or FingerprintError.
+  virtual std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
+                                      std::vector<Tensors>* given = nullptr) = 0;
+
+  // What each rank gives, by rank, to all. For small things.
+  virtual std::vector<Tensors> gather(const Tensors& own) = 0;
+  // The same to rank 0 only; nothing elsewhere. For large things.
+  virtual std::vector<Tensors> collect(const Tensors& own) = 0;
+  // What the rank of that worker gives, to all ranks of its replica, where it comes to the CPU.
+  virtual Tensors broadcast(int worker, Tensors tensors) = 0;
+  // Completes the result of a step by what other ranks have of it. Gives the last stages' reason for the step not to count;
+  // empty: it does.
+  virtual std::string complete(StepResult& result, const StepReport& own, int last_worker) = 0;
+
+  // What each replica gives, by replica, to those that run the same stages.
+  virtual std::vector<Tensors> gather_replicas(const Tensors& own) = 0;
+  // Those values that the first replica has. Throws FingerprintError if the names or shapes differ.
+  virtual void copy_first_replica(const Fingerprint& names, const Tensors& values) = 0;
+  virtual GradientSum& gradient_sum() = 0;
+
+  // The ends that this process has of the flows.
+  virtual FlowEnds<Packet> connect(const ProvenSchedule& schedule, const FlowTensors& most) = 0;
+  // By layer the worker that runs it. REQUIRES: `ties` outlive the result.
+  virtual std::unique_ptr<TiedValues> connect_ties(const std::vector<Tie>& ties,
+                                                   const std::vector<int>& worker_of_layer) = 0;
+
+  // Throws the error that has ended this rank's part, if one has.
+  virtual void check() const = 0;
+  virtual bool has_failed() const = 0;
+  // Ends this rank's part in the world, and throws the first error; in a world of one, throws `error`.
+  [[noreturn]] virtual void fail(std::exception_ptr error) = 0;
+  // Runs what not all ranks would throw from: an exception ends this rank's part.
+  template <typename Work>
+  auto failing(const Work& work) -> decltype(work()) {
+    try {
+      return work();
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
+  // Waits until all ranks are here: as the last call of all. Throws PeerError.
+  virtual void leave() = 0;
+};
+
+}  // namespace gpipe::detail

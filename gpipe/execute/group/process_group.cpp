@@ -1,0 +1,268 @@
+#include "gpipe/execute/group/process_group.h"
+
+#include <fmt/format.h>
+#include <torch/types.h>
+
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/execute/group/gradient_reducer.h"
+#include "gpipe/execute/group/local_group.h"
+#include "gpipe/execute/group/replicas.h"
+#include "gpipe/interpret/channel.h"
+#include "gpipe/launch/world.h"
+#include "gpipe/model/skip.h"
+#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/c10d/remote_flow.h"
+
+namespace gpipe {
+namespace detail {
+namespace {
+
+// Those of this process, as long as a pipeline uses them: when the last one goes, all connections and threads go with it, and
+// none is left for the end of the program.
+std::shared_ptr<Peers> process_peers() {
+  static std::mutex mutex;
+  static std::weak_ptr<Peers> known;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<Peers> peers = known.lock();
+  if (peers != nullptr) return peers;
+  const World world = read_world();
+  if (world.size == 1) return nullptr;
+  peers = std::make_shared<Peers>(world);
+  known = peers;
+  return peers;
+}
+
+// GPIPE_CHECKSUM: the receiver of a packet compares a checksum of its bytes, which the sender sends along.
+bool wants_checksums() {
+  const char* const value = std::getenv("GPIPE_CHECKSUM");
+  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+}
+
+class RemoteSink : public FlowSink<Packet> {
+ public:
+  RemoteSink(Peers& peers, const RemoteFlowOptions& options) : sender_(peers, options) {}
+  void put(Packet packet) override {
+    // The tensors that arrive have not been changed yet, however often those here were before they were stashed.
+    for (std::size_t index = 0; index < packet.versions.size(); ++index) {
+      const at::Tensor& tensor = packet.tensors[index];
+      const bool is_unchanged = !tensor.defined() || version_of(tensor) == packet.versions[index];
+      packet.versions[index] = is_unchanged ? 0 : -1;
+    }
+    sender_.put(packet);
+  }
+  void cancel() override { sender_.cancel(); }
+  void reset() override { sender_.reset(-1); }
+
+ private:
+  FlowSender sender_;
+};
+
+class RemoteSource : public FlowSource<Packet> {
+ public:
+  RemoteSource(Peers& peers, const RemoteFlowOptions& options) : receiver_(peers, options) {}
+  Packet take(int micro_batch) override { return receiver_.take(micro_batch); }
+  void cancel() override { receiver_.cancel(); }
+  void reset() override { receiver_.reset(-1); }
+
+ private:
+  FlowReceiver receiver_;
+};
+
+// Of two ranks that run the same stages.
+void check_same_tensors(const Fingerprint& one, int rank, const Fingerprint& other, int other_rank) {
+  const auto [a, b] = std::mismatch(one.begin(), one.end(), other.begin(), other.end());
+  if (a == one.end() && b == other.end()) return;
+  const auto text = [](auto at, auto end) {
+    return at == end ? std::string("missing") : fmt::format("\"{}\" {}", at->first, at->second);
+  };
+  throw FingerprintError(
+      fmt::format("the ranks have different models: {} on rank {}, but {} on rank {}; build the same on all",
+                  text(a, one.end()), rank, text(b, other.end()), other_rank),
+      a == one.end() ? b->first : a->first, other_rank);
+}
+
+}  // namespace
+
+std::unique_ptr<Group> Group::find(std::shared_ptr<Peers> peers) {
+  if (peers == nullptr) peers = process_peers();
+  if (peers == nullptr || peers->world().size == 1) return std::make_unique<LocalGroup>();
+  peers->check();
+  return std::make_unique<ProcessGroup>(std::move(peers));
+}
+
+ProcessGroup::ProcessGroup(std::shared_ptr<Peers> peers)
+    : peers_(std::move(peers)),
+      own_worker_(peers_->world().stage()),
+      exchange_(std::make_unique<Exchange>(*peers_)),
+      replicas_(std::make_unique<Replicas>(*peers_)),
+      gradient_sum_(world().num_replicas > 1 ? std::make_unique<GradientReducer>(*replicas_)
+                                             : std::make_unique<GradientSum>()) {}
+
+ProcessGroup::~ProcessGroup() = default;
+
+const World& ProcessGroup::world() const { return peers_->world(); }
+
+void ProcessGroup::check_num_workers(int num_workers) const {
+  const World& world = peers_->world();
+  if (world.num_stages() == num_workers) return;
+  const std::int64_t wanted = std::int64_t{num_workers} * world.num_replicas;
+  if (world.num_replicas > 1) {
+    throw InvalidArgument(fmt::format(
+        "num_stages is {}, but {} started {} processes for {} replicas of {} stages; start {} (gpipe launch -n {} "
+        "--replicas {}), or set num_stages to {}",
+        num_workers, name(world.launcher), world.size, world.num_replicas, world.num_stages(), wanted, wanted,
+        world.num_replicas, world.num_stages()));
+  }
+  throw InvalidArgument(
+      fmt::format("num_stages is {}, but {} started {} processes, and each runs one; start {} (gpipe launch -n {}), or "
+                  "set num_stages to {}",
+                  num_workers, name(world.launcher), world.num_stages(), num_workers, num_workers, world.num_stages()));
+}
+
+std::string ProcessGroup::host_of(int rank) const { return peers_->place_of(rank).host; }
+
+int ProcessGroup::rank_of_worker(int worker) const { return rank_of_worker(worker, world().replica()); }
+
+int ProcessGroup::rank_of_worker(int worker, int replica) const { return replica * world().num_stages() + worker; }
+
+// A rank that refuses tells the others, which would wait for it.
+void ProcessGroup::begin(const std::function<void(Fingerprint*)>& make) {
+  std::exception_ptr error;
+  Fingerprint own;
+  try {
+    make(&own);
+  } catch (const std::exception& exception) {
+    error = std::current_exception();
+    own.emplace_back("the error", exception.what());
+  }
+  try {
+    compare(own);
+  } catch (const FingerprintError&) {
+    if (error != nullptr) std::rethrow_exception(error);
+    throw;
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+}
+
+void ProcessGroup::compare(const Fingerprint& fingerprint) { peers_->compare(fingerprint); }
+
+std::vector<StepCall> ProcessGroup::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
+                                          std::vector<Tensors>* given) {
+  peers_->check();
+  std::exception_ptr error;
+  try {
+    prepare(call);
+  } catch (const std::exception& exception) {
+    error = std::current_exception();
+    call.refusal = exception.what();
+    if (call.refusal.empty()) call.refusal = "an error without a text";
+  }
+  Tensors own = {to_tensor(encode(call))};
+  if (given != nullptr) {
+    const Tensors& extra = given->at(0);
+    own.insert(own.end(), extra.begin(), extra.end());
+    given->clear();
+  }
+  std::vector<StepCall> of_rank;
+  for (Tensors& tensors : exchange_->gather(own)) {
+    of_rank.push_back(decode_step_call(to_text(tensors.at(0))));
+    if (given == nullptr) continue;
+    tensors.erase(tensors.begin());
+    given->push_back(std::move(tensors));
+  }
+  if (error != nullptr) std::rethrow_exception(error);
+  return gpipe::agree(of_rank, world().num_replicas);
+}
+
+std::vector<Tensors> ProcessGroup::gather(const Tensors& own) { return exchange_->gather(own); }
+
+std::vector<Tensors> ProcessGroup::collect(const Tensors& own) { return exchange_->collect(own); }
+
+Tensors ProcessGroup::broadcast(int worker, Tensors tensors) {
+  return exchange_->broadcast(rank_of_worker(worker), std::move(tensors));
+}
+
+std::string ProcessGroup::complete(StepResult& result, const StepReport& own, int last_worker) {
+  return merge(result, exchange_->gather(encode(own)), world(), last_worker);
+}
+
+std::vector<Tensors> ProcessGroup::gather_replicas(const Tensors& own) { return replicas_->gather(own); }
+
+void ProcessGroup::copy_first_replica(const Fingerprint& names, const Tensors& values) {
+  if (replicas_->size() == 1) return;
+  const std::vector<Tensors> of_replica = replicas_->gather({to_tensor(encode(names))});
+  for (int replica = 1; replica < replicas_->size(); ++replica) {
+    check_same_tensors(decode_fingerprint(to_text(of_replica[0].at(0))), rank_of_worker(own_worker_, 0),
+                       decode_fingerprint(to_text(of_replica[replica].at(0))), rank_of_worker(own_worker_, replica));
+  }
+  replicas_->copy_first(values);
+}
+
+FlowEnds<Packet> ProcessGroup::connect(const ProvenSchedule& schedule, const FlowTensors& most) {
+  const std::size_t num_flows = schedule.table.flows.size();
+  const int first = peers_->reserve_flows(static_cast<int>(num_flows));
+  FlowEnds<Packet> ends;
+  ends.sinks.resize(num_flows);
+  ends.sources.resize(num_flows);
+  for (std::size_t flow = 0; flow < num_flows; ++flow) {
+    connect_flow(schedule, flow, first + static_cast<int>(flow), most, ends);
+  }
+  return ends;
+}
+
+void ProcessGroup::connect_flow(const ProvenSchedule& schedule, std::size_t flow, int id, const FlowTensors& most,
+                                FlowEnds<Packet>& ends) const {
+  const FlowTable& table = schedule.table;
+  const bool is_source = runs_worker(table.source_worker[flow]);
+  const bool is_destination = runs_worker(table.destination_worker[flow]);
+  if (is_source && is_destination) {
+    const auto channel = std::make_shared<Channel<Packet>>(schedule.capacities[flow]);
+    ends.sinks[flow] = channel;
+    ends.sources[flow] = channel;
+    return;
+  }
+  RemoteFlowOptions options;
+  options.flow = table.flows[flow];
+  options.id = id;
+  options.capacity = schedule.capacities[flow];
+  options.checksum = wants_checksums();
+  const bool is_direct = options.flow.kind == FlowKind::kActivation || options.flow.kind == FlowKind::kGradient;
+  options.limits.max_tensors = std::max(options.limits.max_tensors, is_direct ? most.direct : most.routed);
+  if (is_source) {
+    options.peer = rank_of_worker(table.destination_worker[flow]);
+    ends.sinks[flow] = std::make_shared<RemoteSink>(*peers_, options);
+  } else if (is_destination) {
+    options.peer = rank_of_worker(table.source_worker[flow]);
+    ends.sources[flow] = std::make_shared<RemoteSource>(*peers_, options);
+  }
+}
+
+std::unique_ptr<TiedValues> ProcessGroup::connect_ties(const std::vector<Tie>& ties,
+                                                       const std::vector<int>& worker_of_layer) {
+  if (ties.empty()) return std::make_unique<TiedValues>();
+  return std::make_unique<RemoteTiedValues>(ties, worker_of_layer, *peers_);
+}
+
+void ProcessGroup::check() const { peers_->check(); }
+
+bool ProcessGroup::has_failed() const { return peers_->has_failed(); }
+
+void ProcessGroup::fail(std::exception_ptr error) { peers_->fail(std::move(error)); }
+
+void ProcessGroup::leave() { peers_->leave_together(); }
+
+}  // namespace detail
+
+std::shared_ptr<Peers> connect(const World& world) { return std::make_shared<Peers>(world); }
+
+std::shared_ptr<Peers> no_peers() { return std::make_shared<Peers>(World()); }
+
+}  // namespace gpipe

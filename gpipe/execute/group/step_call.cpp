@@ -1,0 +1,163 @@
+#include "gpipe/execute/group/step_call.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <functional>
+#include <limits>
+#include <map>
+
+#include "gpipe/error.h"
+#include "gpipe/transport/c10d/fingerprint.h"
+
+namespace gpipe {
+namespace {
+
+std::string flags_text(const std::vector<bool>& flags) {
+  std::string text;
+  for (const bool flag : flags) text += flag ? '1' : '0';
+  return text;
+}
+
+std::int64_t to_number(const std::string& text) {
+  return decode_number(text, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
+}
+
+// Where all ranks that say something must say the same. Empty: it says nothing.
+struct Field {
+  const char* name;
+  std::function<std::string(const StepCall&)> value;
+};
+
+std::string rows_text(std::int64_t rows) { return rows < 0 ? "" : std::to_string(rows); }
+
+// Of all ranks.
+std::vector<Field> world_fields() {
+  return {{"the call", [](const StepCall& call) { return call.name; }},
+          {"the step", [](const StepCall& call) { return std::to_string(call.step); }},
+          {"training", [](const StepCall& call) { return std::string(call.training ? "on" : "off"); }},
+          {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }}};
+}
+
+// Of the ranks of one replica.
+std::vector<Field> replica_fields() {
+  return {{"the forward that it belongs to",
+           [](const StepCall& call) { return call.assembly < 0 ? "" : std::to_string(call.assembly); }},
+          {"the number of rows of the inputs", [](const StepCall& call) { return rows_text(call.input_rows); }},
+          {"the number of rows of the targets", [](const StepCall& call) { return rows_text(call.target_rows); }},
+          {"what inputs require a gradient",
+           [](const StepCall& call) { return call.requires_grad ? "[" + flags_text(*call.requires_grad) + "]" : ""; }}};
+}
+
+// Consecutive ones.
+struct RankRange {
+  std::size_t begin = 0;
+  std::size_t end = 0;
+};
+
+void check_same(const std::vector<StepCall>& of_rank, RankRange ranks, const std::vector<Field>& fields) {
+  for (const Field& field : fields) {
+    std::size_t first = ranks.begin;
+    for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
+      const std::string before = field.value(of_rank[first]);
+      const std::string value = field.value(of_rank[rank]);
+      if (before.empty()) first = rank;
+      if (before.empty() || value.empty() || value == before) continue;
+      throw FingerprintError(
+          fmt::format(
+              "the ranks do not make the same call: {} is {} on rank {}, but {} on rank {}; every rank has to make "
+              "the same calls in the same order",
+              field.name, before, first, value, rank),
+          field.name, static_cast<int>(rank));
+    }
+  }
+}
+
+StepCall put_together(const std::vector<StepCall>& of_rank, RankRange ranks) {
+  StepCall agreed = of_rank[ranks.begin];
+  std::map<int, std::size_t> num_idle;
+  std::size_t input_rank = ranks.begin;
+  std::size_t target_rank = ranks.begin;
+  for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
+    const StepCall& call = of_rank[rank];
+    if (agreed.input_rows < 0 && call.input_rows >= 0) input_rank = rank;
+    if (agreed.target_rows < 0 && call.target_rows >= 0) target_rank = rank;
+    agreed.input_rows = std::max(agreed.input_rows, call.input_rows);
+    agreed.target_rows = std::max(agreed.target_rows, call.target_rows);
+    agreed.assembly = std::max(agreed.assembly, call.assembly);
+    if (!agreed.requires_grad) agreed.requires_grad = call.requires_grad;
+    for (const int assembly : call.idle) ++num_idle[assembly];
+  }
+  agreed.idle.clear();
+  for (const auto& [assembly, count] : num_idle) {
+    if (count == ranks.end - ranks.begin) agreed.idle.push_back(assembly);
+  }
+  if (agreed.target_rows >= 0 && agreed.target_rows != agreed.input_rows) {
+    throw InvalidArgument(fmt::format("the inputs have {} rows on rank {}, but the targets have {} on rank {}",
+                                      agreed.input_rows, input_rank, agreed.target_rows, target_rank));
+  }
+  return agreed;
+}
+
+}  // namespace
+
+std::string encode(const StepCall& call) {
+  Fingerprint entries = {{"name", call.name},
+                         {"step", std::to_string(call.step)},
+                         {"training", std::to_string(static_cast<int>(call.training))},
+                         {"grad_mode", std::to_string(static_cast<int>(call.grad_mode))},
+                         {"needs_grad", std::to_string(static_cast<int>(call.needs_grad))},
+                         {"input_rows", std::to_string(call.input_rows)},
+                         {"target_rows", std::to_string(call.target_rows)},
+                         {"assembly", std::to_string(call.assembly)},
+                         {"refusal", call.refusal}};
+  if (call.requires_grad) entries.emplace_back("requires_grad", flags_text(*call.requires_grad));
+  for (const int assembly : call.idle) entries.emplace_back("idle", std::to_string(assembly));
+  return encode(entries);
+}
+
+StepCall decode_step_call(const std::string& text) {
+  StepCall call;
+  for (const auto& [name, value] : decode_fingerprint(text)) {
+    if (name == "name") {
+      call.name = value;
+    } else if (name == "refusal") {
+      call.refusal = value;
+    } else if (name == "requires_grad") {
+      call.requires_grad.emplace();
+      for (const char flag : value) call.requires_grad->push_back(flag == '1');
+    } else {
+      const std::int64_t number = to_number(value);
+      if (name == "step") call.step = number;
+      if (name == "training") call.training = number != 0;
+      if (name == "grad_mode") call.grad_mode = number != 0;
+      if (name == "needs_grad") call.needs_grad = number != 0;
+      if (name == "input_rows") call.input_rows = number;
+      if (name == "target_rows") call.target_rows = number;
+      if (name == "assembly") call.assembly = static_cast<int>(number);
+      if (name == "idle") call.idle.push_back(static_cast<int>(number));
+    }
+  }
+  return call;
+}
+
+std::vector<StepCall> agree(const std::vector<StepCall>& of_rank, int num_replicas) {
+  bool needs_grad = false;
+  for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
+    const StepCall& call = of_rank[rank];
+    needs_grad |= call.needs_grad;
+    if (call.refusal.empty()) continue;
+    throw InvalidArgument(fmt::format("rank {} cannot run this {}: {}", rank, call.name, call.refusal));
+  }
+  check_same(of_rank, {0, of_rank.size()}, world_fields());
+  const std::size_t size = of_rank.size() / static_cast<std::size_t>(num_replicas);
+  std::vector<StepCall> of_replica;
+  for (std::size_t begin = 0; begin < of_rank.size(); begin += size) {
+    check_same(of_rank, {begin, begin + size}, replica_fields());
+    of_replica.push_back(put_together(of_rank, {begin, begin + size}));
+    of_replica.back().needs_grad = needs_grad;
+  }
+  return of_replica;
+}
+
+}  // namespace gpipe

@@ -1,0 +1,32 @@
+// StepReport: what a rank tells the others of a step that it has run.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "gpipe/execute/group/loss_parts.h"
+#include "gpipe/execute/step_result.h"
+#include "gpipe/launch/world.h"
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+struct StepReport {
+  std::chrono::steady_clock::time_point start;
+  const StepResult* result = nullptr;  // spans and memory of its own
+  LossParts loss;                      // on the rank of the last stage
+  int worker = 0;
+  std::vector<int> stages;  // its own
+  std::string refusal;      // why the step must not count; empty: it does
+};
+
+Tensors encode(const StepReport& report);
+
+// Completes the rank's own result by what all have reported, by rank: timeline and memory of its replica, loss and metrics of
+// the last workers of all replicas. The first refusal of one of those is returned; empty: there is none. If all ranks are on
+// one host, their clocks are compared; otherwise they count as having started together.
+std::string merge(StepResult& own, const std::vector<Tensors>& of_rank, const World& world, int last_worker);
+
+}  // namespace gpipe

@@ -1,0 +1,123 @@
+#include "gpipe/execute/runner/first_batch.h"
+
+#include <ATen/ThreadLocalState.h>
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/execute/checked_options.h"
+#include "gpipe/execute/stage/rematerialized_layers.h"
+#include "gpipe/interpret/action_error.h"
+#include "gpipe/model/layer_scope.h"
+#include "gpipe/model/profiler.h"
+#include "gpipe/plan/plan.h"
+#include "gpipe/simulate/planner.h"
+
+namespace gpipe::detail {
+namespace {
+
+ProfileOptions profile_options(const Model& model, const PipelineOptions& options, const StageLoss& loss) {
+  ProfileOptions result;
+  result.seed = options.seed();
+  result.repeats = 3;
+  result.budget_seconds = 2;
+  result.count_bytes = options.measure_memory() || options.recompute() == Recompute::kAuto;
+  if (!loss) return result;
+  result.loss = [&](const Tensors& outputs) {
+    LayerRun run;
+    run.seed = options.seed();
+    run.layer = model.num_layers();
+    const LayerScope scope(run);
+    return loss(0, outputs);
+  };
+  return result;
+}
+
+Profile profile_on_worker(const Model& model, const ProfileOptions& options, Workers& workers,
+                          const MicroBatch& sample) {
+  LayerSource source;
+  source.names = model.layer_names();
+  source.layer = [&](int layer) { return model.layers()[layer]; };
+  Profile profile;
+  const at::ThreadLocalState caller;
+  const auto run = [&](int worker) {
+    if (worker != 0) return;
+    const at::ThreadLocalStateGuard guard(caller);
+    ProfilerPosition at;
+    try {
+      profile = profile_layers(source, sample, options, at);
+    } catch (const SkipError&) {
+      throw;
+    } catch (...) {
+      const Action action{at.in_backward ? ActionKind::kBackward : ActionKind::kForward, /*stage=*/0, 0};
+      const ChainLayer& layer = model.layers()[at.layer];
+      throw_action_error(worker, action,
+                         fmt::format("layer {} ({}){}, in a trial run before the first step", at.layer, layer.name,
+                                     at.given.describe(*layer.layer.module)));
+    }
+  };
+  workers.run(run, [] {});
+  return profile;
+}
+
+PlanOptions plan_options(const Model& model, const PipelineOptions& options) {
+  PlanOptions result;
+  result.num_stages = options.num_stages();
+  result.num_micro_batches = options.num_micro_batches();
+  result.schedule = options.schedule();
+  result.chunks = options.chunks_per_worker();
+  result.recompute = options.recompute();
+  result.recompute_by_stage = options.recompute_by_stage();
+  result.optimizer_slots = options.optimizer_slots();
+  if (options.memory_limit_bytes() > 0) result.memory_limit_bytes = options.memory_limit_bytes();
+  result.rematerialize = !share_a_parameter(model.layers());
+  return result;
+}
+
+}  // namespace
+
+Profile measure_layers(const Model& model, const PipelineOptions& options, Workers& workers, const MicroBatch& sample,
+                       const StageLoss& loss) {
+  bool in_loss = false;
+  if (loss) {
+    // What it throws, the step itself will throw, and say more about it.
+    const StageLoss tried = [&](int micro_batch, const Tensors& outputs) {
+      in_loss = true;
+      return loss(micro_batch, outputs);
+    };
+    try {
+      return profile_on_worker(model, profile_options(model, options, tried), workers, sample);
+    } catch (const ActionError&) {
+      if (!in_loss) throw;
+    }
+  }
+  return profile_on_worker(model, profile_options(model, options, {}), workers, sample);
+}
+
+void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options) {
+  if (options.custom_schedule()) {
+    const Schedule schedule = schedule_for(options, options.num_micro_batches());
+    for (const PartitionStage& stage : partition_for(cut.profile, schedule, {}).stages) {
+      cut.layers_per_stage.push_back(stage.num_layers);
+    }
+    return;
+  }
+  PlanOptions wanted = plan_options(model, options);
+  const bool leaves_recompute = wanted.recompute == Recompute::kAuto;
+  Plan chosen;
+  try {
+    chosen = plan(cut.profile, wanted);
+  } catch (const InfeasibleError&) {
+    if (leaves_recompute) throw;
+    wanted.memory_limit_bytes.reset();  // a prediction: the step itself will show whether it fits
+    chosen = plan(cut.profile, wanted);
+  }
+  cut.layers_per_stage = chosen.layers_per_stage;
+  if (!leaves_recompute) return;
+  cut.rematerialization = chosen.rematerialization;
+  cut.recompute_by_stage = chosen.recompute_by_stage;
+  if (cut.recompute_by_stage.empty()) cut.recompute_by_stage.assign(cut.layers_per_stage.size(), chosen.recompute);
+}
+
+}  // namespace gpipe::detail

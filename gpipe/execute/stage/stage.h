@@ -1,0 +1,104 @@
+// Stage: consecutive layers run together. It takes and gives messages; what its layers do is the affair of StageLayers.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/execute/stage/earlier_gradients.h"
+#include "gpipe/execute/stage/layer_range.h"
+#include "gpipe/execute/stage/stage_layers.h"
+#include "gpipe/execute/stage/stage_parts.h"
+#include "gpipe/execute/stage/step_settings.h"
+#include "gpipe/model/micro_batch.h"
+#include "gpipe/transport/packet.h"
+
+namespace gpipe {
+
+// Confined to its worker during a step; the caller may touch it between steps.
+class Stage {
+ public:
+  using Message = Packet;
+
+  // Throws as RematerializedLayers does.
+  explicit Stage(StageParts parts);
+
+  // REQUIRES: `settings` outlives the step.
+  void begin_step(const StepSettings& settings);
+  // Drops everything kept; also after a failed step. Gradients that are aside are put back.
+  void end_step();
+  // Orders the step between what the caller has enqueued on the stage's device before it and will enqueue after it.
+  void wait_for_caller() const;
+  void make_caller_wait() const;
+
+  // See Executor.
+  void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
+  void recompute(int micro_batch);
+  void backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
+  void give_tied(std::vector<Packet>& outputs);
+  void take_tied(int source, Packet input);
+  void settle();
+
+  // See StageLayers.
+  std::string where() const { return layers_.where(); }
+  std::string failed_at() const { return layers_.failed_at(); }
+
+  // Of the last stage, after its forward: the weighted loss, or the outputs, detached, by micro-batch.
+  const std::vector<Tensors>& results() const { return results_.outputs; }
+  std::vector<Tensors> take_results() { return std::move(results_.outputs); }
+  // Whether that result needs a gradient in any micro-batch.
+  const std::vector<bool>& result_requires_grad() const { return results_.requires_grad; }
+  // Of the last stage without a loss: the gradients of its outputs, set before the backward, by micro-batch.
+  void set_output_grads(std::vector<Tensors> grads) { results_.output_grads = std::move(grads); }
+  // Of the first stage, after its backward: the gradients of its inputs, by micro-batch.
+  const std::vector<Tensors>& input_grads() const { return results_.input_grads; }
+  // Those of before a step whose loss has weights, from its first backward until they are put together with those of
+  // the step.
+  EarlierGradients& earlier_gradients() { return earlier_gradients_; }
+  // The most it held of what other stages sent forward, since the step began; 0 unless its memory is measured.
+  std::int64_t most_input_bytes() const { return most_input_bytes_; }
+
+ private:
+  // What is held of a micro-batch between its forward and its backward.
+  struct Held {
+    StageLayers::Graph graph;
+    std::int64_t input_bytes = 0;  // of what is kept for the recompute, if memory is measured
+  };
+  // What the caller reads and writes between the workers' steps.
+  struct Results {
+    std::vector<Tensors> outputs;
+    std::vector<bool> requires_grad;
+    std::vector<Tensors> output_grads;
+    std::vector<Tensors> input_grads;
+  };
+
+  bool is_first() const { return parts_.index == 0; }
+  bool has_loss() const { return parts_.is_last && settings_->loss; }
+  void receive(Packet& packet, int micro_batch) const;
+  void bring_here(Tensors& tensors) const;
+  Packet packet(int micro_batch, Tensors tensors) const;
+  Crossing gather(int micro_batch, std::vector<Packet> inputs) const;
+  // Whether the backward, with these messages, is of a loss with weights.
+  bool is_weighted(const std::vector<Packet>& inputs) const;
+  void begin_backward(bool is_weighted);
+  // The gradients of what left.
+  Tensors gather_grads(int micro_batch, std::vector<Packet> inputs);
+  void send(int micro_batch, const Crossing& exits, std::vector<Packet>& outputs);
+  void send_grads(int micro_batch, Tensors entry_grads, std::vector<Packet>& outputs);
+  void keep_result(int micro_batch, const Tensors& tensors, const std::vector<bool>& requires_grad);
+
+  const StageParts parts_;
+  StageLayers layers_;
+  const StepSettings* settings_ = nullptr;
+  std::vector<Held> held_;  // by micro-batch
+  std::size_t num_backwards_ = 0;
+  EarlierGradients earlier_gradients_;
+  std::int64_t input_bytes_ = 0;
+  std::int64_t most_input_bytes_ = 0;
+  std::map<int, Tensors> tied_grads_;  // by the stage they came from
+  Results results_;
+};
+
+}  // namespace gpipe

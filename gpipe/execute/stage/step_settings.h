@@ -1,0 +1,35 @@
+// StepSettings: what is the same for all stages during one step.
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "gpipe/model/micro_batch.h"
+
+namespace gpipe {
+
+// What the last stage makes of its outputs: a scalar to start the backward from, already weighted unless the step is
+// divided by its weight at the end.
+using StageLoss = std::function<at::Tensor(int micro_batch, const Tensors& outputs)>;
+
+// Set before the step, read by the workers.
+struct StepSettings {
+  std::uint64_t seed = 0;
+  std::int64_t step = 0;
+  bool with_grad = true;
+  std::vector<MicroBatch> micro_batches;  // the first stage's inputs
+  std::vector<bool> input_requires_grad;  // of each input tensor
+  StageLoss loss;                         // empty: the outputs themselves are wanted
+  std::function<bool()> has_weights;      // after a call of the loss: see EarlierGradients. Empty: it has none
+  // Those of the replicas before this one, see MiniBatch.
+  int first_micro_batch = 0;
+  std::int64_t first_sample = 0;
+  // May be empty; called by the stage's worker, before it.
+  std::function<void(int stage)> on_first_backward;
+  std::function<void(int stage)> on_last_backward;
+};
+
+}  // namespace gpipe

@@ -1,0 +1,90 @@
+// Step: one mini-batch on its way through a pipeline. A transaction: it happens as a whole, or nothing of it stays.
+#pragma once
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "gpipe/execute/engine.h"
+#include "gpipe/execute/group/loss_parts.h"
+#include "gpipe/execute/runner/caller_state.h"
+#include "gpipe/execute/step/gradient_copies.h"
+#include "gpipe/execute/step/mini_batch.h"
+#include "gpipe/execute/step_result.h"
+
+namespace gpipe::detail {
+
+// Begins in the constructor, which takes the next step number in training and an assembly; commits when a forward, or a
+// whole step, has run; and rolls back when that fails: buffers, step number and listeners are then as before, and so are
+// gradients if the loss has weights or is checked.
+//
+// Several may be in flight at a time (a forward before the backward of another), but only one runs at a time.
+class Step {
+ public:
+  // What the last stage makes of its outputs. Empty: the outputs are wanted.
+  struct Loss {
+    StageLoss call;
+    std::function<bool()> has_weights;  // as in StepSettings
+    bool is_checked = false;            // whether the gradients may have to be put back
+  };
+
+  // REQUIRES: the engine outlives it.
+  Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss);
+  // One whose outputs are wanted.
+  Step(Engine& engine, MiniBatch batch, StepMode mode) : Step(engine, std::move(batch), mode, Loss()) {}
+
+  const Schedule& schedule() const { return assembly().schedule(); }
+  Engine& engine() const { return engine_; }
+
+  Timeline run(Phase phase);
+  // After a whole step that must not count.
+  void roll_back();
+
+  // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the
+  // backward, where there is no loss, the gradients of the outputs.
+  Stage* last() const { return assembly().last(); }
+  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all ranks:
+  // where the first stage is, on the devices of the inputs, elsewhere on the CPU.
+  Tensors input_grads() const;
+  // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
+  void divide_gradients(double weight);
+
+  // Those below are called by all ranks.
+  // Before a backward of its own.
+  void agree_on_backward();
+  // After a run: completes the result by what other ranks have of it. Gives the last stage's reason for the step not to
+  // count; empty: it does.
+  std::string share(StepResult& result, const LossParts& parts = {}, const std::string& refusal = "");
+  // What the rank of the last stage gives, to all of its replica.
+  Tensors from_last(Tensors tensors) const;
+
+ private:
+  Assembly& assembly() const { return lease_->assembly(); }
+  void begin(MiniBatch& batch, StepMode mode);
+  void commit();
+  Timeline run_phase(Phase phase);
+  Timeline run_actions(Phase phase);
+  // Runs the actions, while the replicas add up the gradients.
+  Timeline run_backward(Phase phase);
+  void check_batch_is_unchanged() const;
+  // With what the layers of other replicas have kept.
+  void end_listeners();
+  std::vector<StageMemory> measure_memory() const;
+  Tensors own_input_grads() const;
+
+  Engine& engine_;
+  const CallerState caller_;
+  StepSettings settings_;
+  std::vector<std::int64_t> batch_versions_;        // of the micro-batches' tensors
+  Tensors buffers_before_;                          // those that the forward has changed
+  std::optional<GradientCopies> gradients_before_;  // if the loss is checked
+  bool has_number_ = false;                         // took a step number: in training
+  std::chrono::steady_clock::time_point started_;   // of the last run
+  std::unique_ptr<Runner::Lease> lease_;
+};
+
+}  // namespace gpipe::detail
