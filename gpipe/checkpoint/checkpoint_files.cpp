@@ -13,6 +13,7 @@
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {

@@ -11,6 +11,7 @@
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {

@@ -16,6 +16,7 @@
 
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/model/optimizer_slots.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {

@@ -19,6 +19,7 @@
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/text/quoted_name.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 

@@ -8,8 +8,9 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "gpipe/text/printable.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/json_events.h"
+#include "gpipe/text/json_tables.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {
@@ -40,11 +41,11 @@ std::optional<std::int64_t> num_bytes(const SafetensorsEntry& entry) {
 }
 
 // Follows the JSON text event by event: what has no place in a header ends it there, before it takes memory.
-class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
+class HeaderReader : public JsonReceiver {
  public:
   HeaderReader(const std::string& path, SafetensorsHeader& header) : path_(path), header_(header) {}
 
-  bool start_object(std::size_t /*size*/) override {
+  void begin_object(std::size_t /*offset*/) override {
     if (place_ == Place::kStart) {
       place_ = Place::kTop;
     } else if (place_ == Place::kTop && key_ == kMetadata) {
@@ -59,20 +60,14 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
       misplaced("an object");
     }
     key_.clear();
-    return true;
   }
 
-  bool end_object() override {
-    if (place_ == Place::kTop) {
-      place_ = Place::kEnd;
-      return true;
-    }
+  void end_object(std::size_t /*offset*/) override {
     if (place_ == Place::kEntry) finish_entry();
-    place_ = Place::kTop;
-    return true;
+    place_ = place_ == Place::kTop ? Place::kEnd : Place::kTop;
   }
 
-  bool start_array(std::size_t /*size*/) override {
+  void begin_list(std::size_t /*offset*/) override {
     if (place_ != Place::kEntry) misplaced("a list");
     if (key_ == "shape" && !std::exchange(has_shape_, true)) {
       place_ = Place::kShape;
@@ -82,26 +77,30 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else {
       misplaced("a list");
     }
-    return true;
   }
 
-  bool end_array() override {
+  void end_list(std::size_t /*offset*/) override {
     if (place_ == Place::kOffsets && num_offsets_ != 2) {
       fail(path_, fmt::format("{}: data_offsets must be two numbers", entry_name()));
     }
     place_ = Place::kEntry;
-    return true;
   }
 
-  bool key(std::string& name) override {
+  void name(std::string name, std::size_t /*offset*/) override {
     key_ = std::move(name);
     if (place_ == Place::kInMetadata && header_.metadata.count(key_) != 0) {
       fail(path_, fmt::format("its metadata {} occurs twice", quoted_name(key_)));
     }
-    return true;
   }
 
-  bool string(std::string& text) override {
+  void value(JsonScalar value, std::size_t /*offset*/, std::string_view fraction) override {
+    if (auto* const text = std::get_if<std::string>(&value)) return take_text(std::move(*text));
+    if (const auto* const number = std::get_if<std::uint64_t>(&value)) return take_number(*number);
+    misplaced(fraction.empty() ? json_shown(value) : std::string(fraction.substr(0, kMaxShown)));
+  }
+
+ private:
+  void take_text(std::string text) {
     if (place_ == Place::kInMetadata) {
       header_.metadata[std::move(key_)] = std::move(text);
     } else if (place_ == Place::kEntry && key_ == "dtype") {
@@ -114,10 +113,9 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
     } else {
       misplaced(quoted_name(text));
     }
-    return true;
   }
 
-  bool number_unsigned(std::uint64_t value) override {
+  void take_number(std::uint64_t value) {
     if (place_ != Place::kShape && place_ != Place::kOffsets) misplaced(std::to_string(value));
     if (value > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) misplaced(std::to_string(value));
     SafetensorsEntry& entry = header_.entries.back();
@@ -127,26 +125,13 @@ class HeaderReader : public nlohmann::json_sax<nlohmann::json> {
         fail(path_, fmt::format("{} has more than {} dimensions", entry_name(), kMaxDimensions));
       }
       entry.shape.push_back(number);
-      return true;
+      return;
     }
     if (num_offsets_ == 0) entry.begin = number;
     if (num_offsets_ == 1) entry.end = number;
     ++num_offsets_;
-    return true;
   }
 
-  bool null() override { misplaced("null"); }
-  bool boolean(bool value) override { misplaced(value ? "true" : "false"); }
-  bool number_integer(std::int64_t value) override { misplaced(std::to_string(value)); }
-  bool number_float(double /*value*/, const std::string& text) override { misplaced(text.substr(0, kMaxShown)); }
-  bool binary(nlohmann::json::binary_t& /*value*/) override { misplaced("bytes"); }
-
-  bool parse_error(std::size_t position, const std::string& /*token*/,
-                   const nlohmann::json::exception& /*error*/) override {
-    fail(path_, fmt::format("its header is no JSON from byte {} on", position));
-  }
-
- private:
   enum class Place { kStart, kTop, kInMetadata, kEntry, kShape, kOffsets, kEnd };
 
   std::string entry_name() const { return quoted_name(header_.entries.back().name); }
@@ -252,14 +237,6 @@ const SafetensorsType* find_safetensors_type(std::string_view name) {
   return found == std::end(kTypes) ? nullptr : found;
 }
 
-std::string quoted_name(std::string_view name) {
-  const bool is_long = name.size() > kMaxShown;
-  const std::string shown =
-      printable(nlohmann::json(std::string(name.substr(0, kMaxShown)))
-                    .dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::ignore));
-  return is_long ? shown + "..." : shown;
-}
-
 SafetensorsHeader parse_safetensors(std::string_view file, const std::string& path) {
   if (file.size() < kLengthBytes) fail(path, fmt::format("it has {} bytes", file.size()));
   std::uint64_t length = 0;
@@ -269,15 +246,20 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
   }
   std::string_view text = file.substr(kLengthBytes, length);
   if (text.empty() || text.front() != '{') fail(path, "its header does not begin with a brace: it is no JSON object");
-  const std::size_t invalid = find_invalid_utf8(text);
-  if (invalid != std::string_view::npos) fail(path, fmt::format("its header is not UTF-8 at byte {}", invalid));
   text = text.substr(0, text.find_last_not_of(' ') + 1);
   if (text.back() != '}') fail(path, "its header is no JSON object with only spaces behind it");
 
   SafetensorsHeader header;
   header.data_start = static_cast<std::int64_t>(kLengthBytes + length);
   HeaderReader reader(path, header);
-  nlohmann::json::sax_parse(text.begin(), text.end(), &reader);
+  try {
+    read_json(text, reader);
+  } catch (const JsonProblem& problem) {
+    if (problem.kind == JsonProblem::kNotUtf8) {
+      fail(path, fmt::format("its header is not UTF-8 at byte {}", problem.invalid_utf8));
+    }
+    fail(path, fmt::format("its header is no JSON from byte {} on", problem.byte));
+  }
   sort_by_name(header, path);
   check_no_gaps(header, static_cast<std::int64_t>(file.size()) - header.data_start, path);
   return header;

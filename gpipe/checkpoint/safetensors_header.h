@@ -54,7 +54,4 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
 std::string make_safetensors_header(std::vector<SafetensorsEntry>& entries,
                                     const std::map<std::string, std::string>& metadata);
 
-// "name", fit to be printed: escaped, and cut if it is long.
-std::string quoted_name(std::string_view name);
-
 }  // namespace gpipe

@@ -7,6 +7,7 @@
 #include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 

@@ -3,12 +3,10 @@
 #include <fmt/format.h>
 
 #include <limits>
-#include <set>
-#include <vector>
 
 #include "gpipe/checkpoint/opened_file.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/json_document.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {
@@ -27,28 +25,30 @@ bool is_plain_file_name(std::string_view name) {
 std::string read_json_file(const std::string& path) { return read_text(path, kMaxBytes); }
 
 StrictJson::StrictJson(std::string_view text, const std::string& path, const char* what) : path_(path), what_(what) {
-  if (text.size() > kMaxBytes) fail(fmt::format("it has {} bytes, more than {}", text.size(), kMaxBytes));
-  const std::size_t invalid = find_invalid_utf8(text);
-  if (invalid != std::string_view::npos) fail(fmt::format("it is not UTF-8 at byte {}", invalid));
-  // nlohmann keeps the last of equal keys: a file with two meanings.
-  std::vector<std::set<std::string>> keys;
-  const auto callback = [&](int depth, nlohmann::json::parse_event_t event, nlohmann::json& value) {
-    if (depth > kMaxDepth) fail("it is nested too deeply");
-    if (event == nlohmann::json::parse_event_t::object_start) keys.emplace_back();
-    if (event == nlohmann::json::parse_event_t::object_end) keys.pop_back();
-    if (event == nlohmann::json::parse_event_t::key && !keys.back().insert(value.get<std::string>()).second) {
-      fail(fmt::format("{} occurs twice", quoted_name(value.get<std::string>())));
-    }
-    return true;
-  };
   try {
-    object_ = nlohmann::json::parse(text, callback);
-  } catch (const nlohmann::json::parse_error& error) {
-    fail(fmt::format("it is no JSON from byte {} on", error.byte));
-  } catch (const nlohmann::json::exception&) {
-    fail("a number in it is out of range");
+    object_ = json_document(text, {kMaxBytes, kMaxDepth});
+  } catch (const JsonProblem& problem) {
+    fail_for(problem);
   }
   if (!object_.is_object()) fail("it is no JSON object");
+}
+
+void StrictJson::fail_for(const JsonProblem& problem) const {
+  switch (problem.kind) {
+    case JsonProblem::kTooLong:
+      fail(fmt::format("it has {}", problem.what()));
+    case JsonProblem::kNotUtf8:
+      fail(fmt::format("it is not UTF-8 at byte {}", problem.invalid_utf8));
+    case JsonProblem::kTooDeep:
+      fail("it is nested too deeply");
+    case JsonProblem::kNameTwice:
+      fail(fmt::format("{} occurs twice", quoted_name(problem.name)));
+    case JsonProblem::kNotJson:
+      fail(fmt::format("it is no JSON from byte {} on", problem.byte));
+    case JsonProblem::kNumberTooLarge:
+      fail("a number in it is out of range");
+  }
+  fail("it is no JSON");
 }
 
 void StrictJson::fail(const std::string& what) const {

@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/text/json_events.h"
 
 namespace gpipe {
 
@@ -29,6 +30,8 @@ class StrictJson {
   [[noreturn]] void fail(const std::string& what) const;
 
  private:
+  [[noreturn]] void fail_for(const JsonProblem& problem) const;
+
   const std::string path_;
   const char* const what_;
   nlohmann::json object_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "gpipe/text/utf8.h"
+
 namespace gpipe {
 
 LineCutter::LineCutter(std::size_t longest_bytes, Take take) : longest_bytes_(longest_bytes), take_(std::move(take)) {}
@@ -33,7 +35,7 @@ void LineCutter::finish() {
 
 void LineCutter::take_too_long() {
   constexpr std::size_t kLongestLetter = 4;
-  const auto continues = [this](std::size_t at) { return (static_cast<unsigned char>(begun_[at]) & 0xc0U) == 0x80U; };
+  const auto continues = [this](std::size_t at) { return continues_character(begun_[at]); };
   std::size_t end = longest_bytes_;
   while (end > longest_bytes_ - kLongestLetter + 1 && continues(end)) --end;
   if (continues(end)) end = longest_bytes_;  // not UTF-8 anyway

@@ -1,27 +1,21 @@
-#include "gpipe/report/table.h"
-
-#include <fmt/format.h>
+#include "gpipe/text/table.h"
 
 #include <algorithm>
 
-namespace gpipe::chart {
-namespace {
+#include "gpipe/text/utf8.h"
 
-// Letters, not bytes: every byte of UTF-8 but the continuation bytes.
-std::size_t width(const std::string& text) {
-  return static_cast<std::size_t>(std::count_if(
-      text.begin(), text.end(), [](char byte) { return (static_cast<unsigned char>(byte) & 0xc0) != 0x80; }));
-}
+namespace gpipe {
+namespace {
 
 // Zero for a column that has no text in any row.
 std::size_t column_width(const Column& column, const std::vector<std::vector<std::string>>& rows, std::size_t index) {
   std::size_t widest = 0;
-  for (const std::vector<std::string>& row : rows) widest = std::max(widest, width(row[index]));
-  return widest == 0 ? 0 : std::max(widest, width(column.title));
+  for (const std::vector<std::string>& row : rows) widest = std::max(widest, num_characters(row[index]));
+  return widest == 0 ? 0 : std::max(widest, num_characters(column.title));
 }
 
 std::string padded(const std::string& text, Align align, std::size_t columns) {
-  const std::string blanks(columns - width(text), ' ');
+  const std::string blanks(columns - num_characters(text), ' ');
   return align == Align::kLeft ? text + blanks : blanks + text;
 }
 
@@ -48,4 +42,4 @@ std::string to_table(const std::vector<Column>& columns, const std::vector<std::
   return table;
 }
 
-}  // namespace gpipe::chart
+}  // namespace gpipe

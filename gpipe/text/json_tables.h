@@ -6,18 +6,17 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
-namespace gpipe {
+#include "gpipe/text/json_events.h"
 
-using JsonScalar = std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string>;
+namespace gpipe {
 
 // Offsets are of the last character of what they belong to, in bytes from the beginning of the text.
 struct JsonField {
   std::string name;
   std::size_t name_offset = 0;
-  JsonScalar value;  // a number without a fraction is a std::uint64_t, or a std::int64_t if it has a minus sign
+  JsonScalar value;
   std::size_t value_offset = 0;
 };
 

@@ -1,4 +1,4 @@
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpipe/plan/json_tables.h"
+#include "gpipe/text/json_tables.h"
 
 namespace gpipe {
 

@@ -1,4 +1,4 @@
-#include "gpipe/plan/json_record.h"
+#include "gpipe/text/json_record.h"
 
 #include <fmt/format.h>
 
@@ -7,7 +7,7 @@
 #include <limits>
 #include <utility>
 
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe {
 namespace {

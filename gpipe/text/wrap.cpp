@@ -1,8 +1,10 @@
-#include "cli/wrap.h"
+#include "gpipe/text/wrap.h"
 
 #include <sstream>
 
-namespace gpipe::cli {
+#include "gpipe/text/utf8.h"
+
+namespace gpipe {
 
 std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
   std::string lines;
@@ -20,9 +22,8 @@ std::string wrapped(const std::string& text, std::size_t width, std::size_t inde
 std::string shortened(const std::string& text, std::size_t width) {
   if (text.size() <= width || width < 2) return text;
   std::size_t begin = text.size() - (width - 2);
-  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80)
-    ++begin;  // not inside a letter
+  while (begin < text.size() && continues_character(text[begin])) ++begin;
   return ".." + text.substr(begin);
 }
 
-}  // namespace gpipe::cli
+}  // namespace gpipe

@@ -1,4 +1,4 @@
-#include "gpipe/byte_text.h"
+#include "gpipe/text/byte_text.h"
 
 #include <fmt/format.h>
 
