@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/output_file.h"
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/error.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/os/output_path.h"
 #include "gpipe/text/json_document.h"
 #include "gpipe/text/json_text.h"

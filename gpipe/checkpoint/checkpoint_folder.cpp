@@ -10,9 +10,9 @@
 #include <string_view>
 #include <tuple>
 
-#include "gpipe/checkpoint/output_file.h"
-#include "gpipe/checkpoint/paths.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/os/output_file.h"
+#include "gpipe/os/paths.h"
 #include "gpipe/os/small_file.h"
 
 namespace gpipe {

@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/checkpoint/file_system.h"
 #include "gpipe/checkpoint/manifest.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 

@@ -4,9 +4,9 @@
 #include <memory>
 #include <string>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
-#include "gpipe/checkpoint/file_system.h"
+#include "gpipe/error.h"
 #include "gpipe/os/file_lock.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 

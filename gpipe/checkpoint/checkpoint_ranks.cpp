@@ -9,11 +9,11 @@
 #include <utility>
 
 #include "gpipe/checkpoint/checkpoint_lock.h"
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
-#include "gpipe/checkpoint/paths.h"
 #include "gpipe/execute/ranks.h"
 #include "gpipe/execute/step_call.h"
+#include "gpipe/os/output_file.h"
+#include "gpipe/os/paths.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 
 namespace gpipe {
 

@@ -4,9 +4,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/text/quoted_name.h"
 
 namespace gpipe {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 
 namespace gpipe {
 

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "gpipe/checkpoint/opened_file.h"
+#include "gpipe/os/opened_file.h"
 #include "gpipe/text/json_document.h"
 #include "gpipe/text/quoted_name.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 #include "gpipe/text/json_events.h"
 
 namespace gpipe {

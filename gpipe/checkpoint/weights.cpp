@@ -7,8 +7,8 @@
 
 #include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint/checkpoint_folder.h"
-#include "gpipe/checkpoint/paths.h"
 #include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/os/paths.h"
 
 namespace gpipe {
 namespace {

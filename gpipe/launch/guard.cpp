@@ -12,7 +12,7 @@
 #include <set>
 
 #include "gpipe/error.h"
-#include "gpipe/launch/pipe.h"
+#include "gpipe/os/pipe.h"
 
 namespace gpipe {
 namespace {

@@ -11,7 +11,7 @@
 #include <cstring>
 
 #include "gpipe/error.h"
-#include "gpipe/launch/pipe.h"
+#include "gpipe/os/pipe.h"
 
 namespace gpipe {
 namespace {

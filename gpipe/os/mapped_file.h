@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 
 namespace gpipe {
 

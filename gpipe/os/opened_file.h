@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 #include "gpipe/os/small_file.h"
 
 namespace gpipe {

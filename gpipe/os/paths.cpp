@@ -1,9 +1,9 @@
-#include "gpipe/checkpoint/paths.h"
+#include "gpipe/os/paths.h"
 
 #include <cerrno>
 #include <filesystem>
 
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 namespace {

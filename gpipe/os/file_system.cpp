@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/file_system.h"
+#include "gpipe/os/file_system.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

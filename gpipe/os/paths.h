@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
+#include "gpipe/error.h"
 
 namespace gpipe {
 

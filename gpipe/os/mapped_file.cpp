@@ -1,9 +1,9 @@
-#include "gpipe/checkpoint/mapped_file.h"
+#include "gpipe/os/mapped_file.h"
 
 #include <sys/mman.h>
 
-#include "gpipe/checkpoint/opened_file.h"
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/opened_file.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 

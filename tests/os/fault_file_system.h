@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/checkpoint/file_system.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 

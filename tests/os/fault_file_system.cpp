@@ -1,4 +1,4 @@
-#include "fault_file_system.h"
+#include "tests/os/fault_file_system.h"
 
 #include <fcntl.h>
 
@@ -7,7 +7,7 @@
 #include <fstream>
 #include <iterator>
 
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 namespace {

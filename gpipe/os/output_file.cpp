@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -20,7 +20,7 @@ constexpr std::size_t kMaxWrite = std::size_t{1} << 30;
 
 void throw_file_error(const std::string& path, const std::string& what) {
   const int error = errno;
-  throw CheckpointError(path, fmt::format(": {}: {}; {}", what, std::strerror(error), remedy_for(error)));
+  throw CheckpointError(path, fmt::format(": {}: {}; {}", what, std::strerror(error), remedy_for(error)), error);
 }
 
 OutputFile::OutputFile(FileSystem& files, const std::string& path)
@@ -83,18 +83,25 @@ void put_in_place(FileSystem& files, const std::string& from, const std::string&
   sync_directory(files, directory_of(to));
 }
 
-void replace_file(FileSystem& files, const std::string& path, std::string_view content) {
+void replace_file(FileSystem& files, const std::string& path,
+                  const std::function<void(const std::string& temporary)>& write) {
   check_replaceable(path);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
+  const std::string temporary = fmt::format("{}.{}.tmp", path, gettid());
   try {
-    OutputFile file(files, temporary);
-    file.write(content.data(), content.size());
-    file.finish();
+    write(temporary);
     put_in_place(files, temporary, path);
   } catch (...) {
     files.unlink(temporary);
     throw;
   }
+}
+
+void replace_file(FileSystem& files, const std::string& path, std::string_view content) {
+  replace_file(files, path, [&](const std::string& temporary) {
+    OutputFile file(files, temporary);
+    file.write(content.data(), content.size());
+    file.finish();
+  });
 }
 
 }  // namespace gpipe

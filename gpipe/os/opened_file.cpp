@@ -1,11 +1,11 @@
-#include "gpipe/checkpoint/opened_file.h"
+#include "gpipe/os/opened_file.h"
 
 #include <fmt/format.h>
 
 #include <cerrno>
 #include <utility>
 
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 

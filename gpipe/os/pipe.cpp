@@ -1,4 +1,4 @@
-#include "gpipe/launch/pipe.h"
+#include "gpipe/os/pipe.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

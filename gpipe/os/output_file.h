@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <string>
 #include <string_view>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
-#include "gpipe/checkpoint/file_system.h"
+#include "gpipe/error.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 
@@ -35,8 +36,13 @@ void sync_directory(FileSystem& files, const std::string& path);
 // The directory that a path is in: "." if it names none.
 std::string directory_of(const std::string& path);
 
-// The whole file at once, by rename: who reads sees the old one or the new one. Throws CheckpointError, and then the old one
-// is there.
+// The one way to replace a file: a new one is written beside it and renamed, so that who reads sees the old one or the
+// new one, whole. `write` writes the file of the name that it is given and finishes it. Throws CheckpointError, or what
+// `write` throws, and then the old one is there, and the new one is not. Threads may replace files of one name at the
+// same time.
+void replace_file(FileSystem& files, const std::string& path,
+                  const std::function<void(const std::string& temporary)>& write);
+// The same with that content.
 void replace_file(FileSystem& files, const std::string& path, std::string_view content);
 
 // Renames the finished file or directory and makes that last. Throws CheckpointError, also if something is there that
