@@ -11,6 +11,7 @@
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/safetensors_header.h"
 #include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/text/crc32.h"
 #include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
@@ -23,17 +24,7 @@ constexpr std::string_view kEnd = "\n}\n";
 constexpr std::string_view kSeal = ",\n  \"crc32\": \"";
 constexpr std::size_t kSealDigits = 8;
 
-std::uint32_t crc32_of(std::string_view bytes) {
-  constexpr std::uint32_t kPolynomial = 0xEDB88320U;
-  std::uint32_t crc = ~0U;
-  for (const char byte : bytes) {
-    crc ^= static_cast<unsigned char>(byte);
-    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1U) != 0 ? kPolynomial : 0U);
-  }
-  return ~crc;
-}
-
-std::string seal_of(std::string_view body) { return fmt::format("{}{:08x}\"{}", kSeal, crc32_of(body), kEnd); }
+std::string seal_of(std::string_view body) { return fmt::format("{}{:08x}\"{}", kSeal, crc32(body), kEnd); }
 
 bool is_sealed(std::string_view json) {
   const std::size_t length = kSeal.size() + kSealDigits + 1 + kEnd.size();
