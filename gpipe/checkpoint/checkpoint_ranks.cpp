@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/parallel.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/ranks.h"
 #include "gpipe/execute/step_call.h"
 #include "gpipe/os/output_file.h"

@@ -13,9 +13,9 @@
 
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/safetensors_index.h"
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/mapped_file.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/quoted_name.h"

@@ -1,5 +1,5 @@
 // Whatever is not a sound file is refused by its header, and what is accepted is within the file.
-#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -11,8 +11,8 @@
 #include <numeric>
 #include <random>
 
-#include "gpipe/checkpoint/safetensors_index.h"
-#include "largest_allocation.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "tests/checkpoint_files/largest_allocation.h"
 
 namespace gpipe {
 namespace {

@@ -1,8 +1,8 @@
-#include "gpipe/checkpoint/checkpoint_lock.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 
 #include <fmt/format.h>
 
-#include "gpipe/checkpoint/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/checkpoint_folder.h"
 #include "gpipe/os/output_path.h"
 #include "gpipe/text/printable.h"
 

@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
 
 #include <fmt/format.h>
 

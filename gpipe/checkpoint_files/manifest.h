@@ -1,6 +1,7 @@
 // The manifest of a checkpoint: what it is of, and which files it is made of. Plain values, no torch.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,10 +14,13 @@ namespace gpipe {
 
 constexpr const char* kManifestName = "manifest.json";
 
+// Of a file's hash.
+constexpr std::size_t kHashDigits = 32;
+
 struct ManifestFile {
   std::string name;  // in the checkpoint's folder
   std::int64_t bytes = 0;
-  std::string hash;  // see ContentHash
+  std::string hash;  // XXH3 of 128 bits, in hexadecimal digits; see ContentHash
 };
 
 // A parameter group of an optimizer, with its options as libtorch calls them. What is on or off is 1 or 0.

@@ -1,4 +1,4 @@
-#include "largest_allocation.h"
+#include "tests/checkpoint_files/largest_allocation.h"
 
 #include <atomic>
 #include <cstdlib>

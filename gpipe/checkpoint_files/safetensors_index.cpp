@@ -1,11 +1,11 @@
-#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
 
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/quoted_name.h"
 

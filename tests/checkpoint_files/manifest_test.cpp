@@ -1,5 +1,5 @@
 // A manifest comes back as it was; anything else is refused; a folder of checkpoints is read the same whatever lies in it.
-#include "gpipe/checkpoint/manifest.h"
+#include "gpipe/checkpoint_files/manifest.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -13,8 +13,8 @@
 #include <limits>
 #include <random>
 
-#include "gpipe/checkpoint/checkpoint_folder.h"
-#include "largest_allocation.h"
+#include "gpipe/checkpoint_files/checkpoint_folder.h"
+#include "tests/checkpoint_files/largest_allocation.h"
 
 namespace gpipe {
 namespace {

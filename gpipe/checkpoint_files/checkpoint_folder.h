@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/checkpoint/manifest.h"
+#include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/os/file_system.h"
 
 namespace gpipe {

@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/manifest.h"
+#include "gpipe/checkpoint_files/manifest.h"
 
 #include <fmt/format.h>
 
@@ -8,9 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/text/crc32.h"
 #include "gpipe/text/quoted_name.h"
 
@@ -146,9 +145,8 @@ class ManifestReader {
       if (!is_plain_file_name(file.name) || file.name == kManifestName || !seen.insert(file.name).second) {
         json_.fail(fmt::format("{}{} is no name for it", where, quoted_name(file.name)));
       }
-      if (file.hash.size() != ContentHash::kNumDigits ||
-          file.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
-        json_.fail(fmt::format("{}its xxh3 is not {} hexadecimal digits", where, ContentHash::kNumDigits));
+      if (file.hash.size() != kHashDigits || file.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
+        json_.fail(fmt::format("{}its xxh3 is not {} hexadecimal digits", where, kHashDigits));
       }
       manifest.files.push_back(std::move(file));
     }

@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/checkpoint_folder.h"
 
 #include <fmt/format.h>
 
@@ -10,7 +10,7 @@
 #include <string_view>
 #include <tuple>
 
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/os/paths.h"
 #include "gpipe/os/small_file.h"

@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 
 #include <fmt/format.h>
 
