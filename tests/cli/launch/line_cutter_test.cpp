@@ -1,4 +1,4 @@
-#include "gpipe/launch/line_cutter.h"
+#include "cli/launch/line_cutter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 using ::testing::ElementsAre;
@@ -63,4 +63,4 @@ TEST(LineCutter, LosesNoByteHoweverTheyArrive) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::cli {
 
 class LineCutter {
  public:
@@ -28,4 +28,4 @@ class LineCutter {
   std::string begun_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "tests/launch/running_command.h"
+#include "tests/cli/launch/running_command.h"
 
 namespace gpipe::cli {
 namespace {

@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/rank_environment.h"
-#include "gpipe/launch/supervise.h"
+#include "cli/launch/rank_environment.h"
+#include "cli/launch/supervise.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 struct LaunchOptions {
   Job job;
@@ -39,4 +39,4 @@ struct LaunchOptions {
 // executed. REQUIRES: a process with one thread, whose children and signals it takes over until it returns.
 LaunchResult launch(const LaunchOptions& options);
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,4 +1,4 @@
-#include "gpipe/launch/rank_output.h"
+#include "cli/launch/rank_output.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 constexpr std::size_t kLongestLine = std::size_t{64} << 10;
@@ -52,4 +52,4 @@ std::string rank_prefix(int rank, bool colour) {
   return fmt::format("\x1b[{}m[{}]\x1b[0m ", kColours[rank % 6], rank);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

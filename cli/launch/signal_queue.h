@@ -5,7 +5,7 @@
 
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 // While it lives, SIGCHLD and the signals that a launcher passes on arrive in fd(), and SIGPIPE is ignored. A signal that
 // was ignored before, as SIGHUP under nohup, still is. REQUIRES: a process with one thread.
@@ -29,4 +29,4 @@ class SignalQueue {
   FileDescriptor fd_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

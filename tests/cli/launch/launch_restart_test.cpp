@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "run_command.h"
-#include "tests/launch/running_command.h"
+#include "tests/cli/launch/running_command.h"
 
 namespace gpipe::cli {
 namespace {

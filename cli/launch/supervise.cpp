@@ -1,4 +1,4 @@
-#include "gpipe/launch/supervise.h"
+#include "cli/launch/supervise.h"
 
 #include <fmt/format.h>
 #include <poll.h>
@@ -12,10 +12,10 @@
 #include <cstring>
 #include <memory>
 
-#include "gpipe/launch/output_queue.h"
-#include "gpipe/launch/rank_output.h"
+#include "cli/launch/output_queue.h"
+#include "cli/launch/rank_output.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -277,4 +277,4 @@ LaunchResult supervise(std::vector<RankProcess> ranks, const SignalQueue& signal
   return Supervisor(std::move(ranks), signals, guard, options).run();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

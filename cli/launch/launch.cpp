@@ -1,4 +1,4 @@
-#include "gpipe/launch/launch.h"
+#include "cli/launch/launch.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -11,14 +11,14 @@
 #include <fstream>
 #include <optional>
 
+#include "cli/launch/guard.h"
+#include "cli/launch/meeting_file.h"
+#include "cli/launch/signal_queue.h"
+#include "cli/launch/spawn.h"
 #include "gpipe/error.h"
-#include "gpipe/launch/guard.h"
-#include "gpipe/launch/restart.h"
-#include "gpipe/launch/signal_queue.h"
-#include "gpipe/launch/spawn.h"
 #include "gpipe/launch/world.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 std::vector<std::string> own_environment() {
@@ -153,4 +153,4 @@ LaunchResult launch(const LaunchOptions& options) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,9 +1,9 @@
-#include "gpipe/launch/signal_queue.h"
+#include "cli/launch/signal_queue.h"
 
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
@@ -44,4 +44,4 @@ void SignalQueue::restore() const {
   sigprocmask(SIG_SETMASK, &mask_before_, nullptr);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -14,10 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/output_queue.h"
+#include "cli/launch/output_queue.h"
 #include "gpipe/os/file_descriptor.h"
 #include "run_command.h"
-#include "tests/launch/running_command.h"
+#include "tests/cli/launch/running_command.h"
 #include "tests/os/scratch.h"
 
 namespace gpipe::cli {

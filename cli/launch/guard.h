@@ -5,7 +5,7 @@
 
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 // The kernel kills the ranks themselves when the launcher dies, but not what they started. The guard notices that the
 // other end of its channel is closed, and kills the process groups it was told of.
@@ -29,4 +29,4 @@ class Guard {
   FileDescriptor channel_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,10 +1,10 @@
-#include "gpipe/launch/rank_environment.h"
+#include "cli/launch/rank_environment.h"
 
 #include <fmt/format.h>
 
 #include <map>
 
-namespace gpipe {
+namespace gpipe::cli {
 
 std::vector<std::string> rank_environment(const Job& job, int local_rank, const std::vector<std::string>& inherited) {
   const std::string rank = std::to_string(job.first_rank + local_rank);
@@ -43,4 +43,4 @@ std::vector<std::string> rank_environment(const Job& job, int local_rank, const 
   return environment;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

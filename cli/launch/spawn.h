@@ -6,11 +6,11 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/guard.h"
-#include "gpipe/launch/signal_queue.h"
+#include "cli/launch/guard.h"
+#include "cli/launch/signal_queue.h"
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 struct RankProcess {
   int rank = 0;
@@ -30,4 +30,4 @@ struct RankProgram {
 // Throws LaunchError if it cannot be executed. REQUIRES: a process with one thread.
 RankProcess spawn(const RankProgram& program, const SignalQueue& signals, const Guard& guard);
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

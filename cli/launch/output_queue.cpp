@@ -1,4 +1,4 @@
-#include "gpipe/launch/output_queue.h"
+#include "cli/launch/output_queue.h"
 
 #include <unistd.h>
 
@@ -9,7 +9,7 @@
 
 #include "gpipe/os/blocked_signal.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 // What a pipe takes without waiting once it takes anything, and without mixing it with what others write.
@@ -81,4 +81,4 @@ void OutputQueue::clear() {
   num_bytes_ = 0;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

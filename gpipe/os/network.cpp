@@ -1,4 +1,4 @@
-#include "gpipe/launch/network.h"
+#include "gpipe/os/network.h"
 
 #include <arpa/inet.h>
 #include <fmt/format.h>

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::cli {
 
 // The processes of one run; those on this host are `num_local_ranks` from `first_rank` on.
 struct Job {
@@ -26,4 +26,4 @@ struct Job {
 // `inherited` ("NAME=value") with the variables of `gpipe launch` and torchrun set for that rank.
 std::vector<std::string> rank_environment(const Job& job, int local_rank, const std::vector<std::string>& inherited);
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

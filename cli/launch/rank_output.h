@@ -5,11 +5,11 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/launch/line_cutter.h"
-#include "gpipe/launch/output_queue.h"
+#include "cli/launch/line_cutter.h"
+#include "cli/launch/output_queue.h"
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 // One stream of one rank, from its pipe to the queue. A line is "[2] text"; one of more than 64 KiB becomes several.
 class RankOutput {
@@ -44,4 +44,4 @@ class RankOutput {
 // "[2] ", in a colour of the rank's own if `colour`.
 std::string rank_prefix(int rank, bool colour);
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,4 +1,4 @@
-#include "gpipe/launch/guard.h"
+#include "cli/launch/guard.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -14,7 +14,7 @@
 #include "gpipe/error.h"
 #include "gpipe/os/pipe.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 constexpr pid_t kGoHome = 0;
@@ -74,4 +74,4 @@ void Guard::forget(pid_t group) {
   [[maybe_unused]] const ssize_t ignored = write(channel_.get(), &message, sizeof message);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -7,11 +7,11 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/guard.h"
-#include "gpipe/launch/signal_queue.h"
-#include "gpipe/launch/spawn.h"
+#include "cli/launch/guard.h"
+#include "cli/launch/signal_queue.h"
+#include "cli/launch/spawn.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 struct RankFailure {
   int rank = 0;
@@ -44,4 +44,4 @@ struct SuperviseOptions {
 LaunchResult supervise(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard,
                        const SuperviseOptions& options);
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,4 +1,4 @@
-#include "gpipe/launch/spawn.h"
+#include "cli/launch/spawn.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -13,7 +13,7 @@
 #include "gpipe/error.h"
 #include "gpipe/os/pipe.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 std::vector<char*> pointers(const std::vector<std::string>& words) {
@@ -99,4 +99,4 @@ RankProcess spawn(const RankProgram& program, const SignalQueue& signals, const 
   return {program.rank, pid, std::move(out.read_end), std::move(err.read_end)};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

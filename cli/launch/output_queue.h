@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::cli {
 
 class OutputQueue {
  public:
@@ -49,4 +49,4 @@ class OutputQueue {
   int error_fd_ = -1;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

@@ -1,11 +1,11 @@
-#include "gpipe/launch/line_cutter.h"
+#include "cli/launch/line_cutter.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "gpipe/text/utf8.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 LineCutter::LineCutter(std::size_t longest_bytes, Take take) : longest_bytes_(longest_bytes), take_(std::move(take)) {}
 
@@ -43,4 +43,4 @@ void LineCutter::take_too_long() {
   begun_.erase(0, end);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

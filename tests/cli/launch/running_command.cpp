@@ -1,4 +1,4 @@
-#include "tests/launch/running_command.h"
+#include "tests/cli/launch/running_command.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

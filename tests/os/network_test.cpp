@@ -1,16 +1,14 @@
-#include "gpipe/launch/network.h"
+#include "gpipe/os/network.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "gpipe/error.h"
-#include "gpipe/launch/secret.h"
 
 namespace gpipe {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::MatchesRegex;
 
 TEST(Network, KnowsTheLoopback) { EXPECT_EQ(interface_address("lo"), "127.0.0.1"); }
 
@@ -29,12 +27,6 @@ TEST(Network, FindsAFreePort) {
   EXPECT_GT(port, 0);
   EXPECT_LE(port, 65535);
   EXPECT_THROW(free_port("192.0.2.1"), LaunchError);
-}
-
-TEST(Secret, IsLongAndNeverTheSame) {
-  EXPECT_THAT(make_secret(), MatchesRegex("[0-9a-f]+"));
-  EXPECT_EQ(make_secret().size(), 64u);
-  EXPECT_NE(make_secret(), make_secret());
 }
 
 }  // namespace

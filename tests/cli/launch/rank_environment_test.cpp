@@ -1,4 +1,4 @@
-#include "gpipe/launch/rank_environment.h"
+#include "cli/launch/rank_environment.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@
 
 #include "gpipe/launch/world.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 namespace {
 
 using ::testing::Contains;
@@ -90,4 +90,4 @@ TEST(RankEnvironment, LeavesWhatTheJobDoesNotSayToTheUser) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::cli
