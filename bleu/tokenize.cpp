@@ -1,6 +1,8 @@
 #include "bleu/tokenize.h"
 
-#include "bleu/utf8.h"
+#include <algorithm>
+
+#include "gpipe/text/utf8.h"
 
 namespace gpipe::bleu {
 namespace {
@@ -105,7 +107,7 @@ std::string joined_characters(std::string_view line) {
   std::string characters;
   characters.reserve(2 * line.size());
   for (std::size_t at = 0; at < line.size();) {
-    const std::size_t size = code_point_bytes(line, at);
+    const std::size_t size = std::max<std::size_t>(utf8_character(line, at).num_bytes, 1);
     if (whitespace_bytes(line, at) == 0) {
       if (!characters.empty()) characters += ' ';
       characters.append(line, at, size);

@@ -11,10 +11,10 @@
 #include "bleu/corpus_bleu.h"
 #include "cli/help.h"
 #include "cli/input_file.h"
-#include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/terminal.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/json_text.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe::cli {
 namespace {
@@ -88,7 +88,7 @@ std::string bleu_json(const bleu::BleuScore& score, const std::string& signature
   json["ref_len"] = score.statistics.reference_length;
   json["counts"] = score.statistics.counts;
   json["totals"] = score.statistics.totals;
-  return to_text(json);
+  return indented_json(json);
 }
 
 int run_bleu(const BleuCommand& command) {

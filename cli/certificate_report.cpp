@@ -9,10 +9,10 @@
 #include <tuple>
 #include <vector>
 
-#include "cli/json_text.h"
 #include "cli/quantity.h"
 #include "cli/schedule_summary.h"
-#include "cli/table.h"
+#include "gpipe/text/json_text.h"
+#include "gpipe/text/table.h"
 
 namespace gpipe::cli {
 namespace {
@@ -175,7 +175,7 @@ std::string certificate_json(const Schedule& schedule, const Certificate& certif
   }
   json["rendezvous"] = to_json(certificate.rendezvous);
   json["one_channel_per_pair"] = to_json(certificate.one_channel_per_pair);
-  return to_text(json);
+  return indented_json(json);
 }
 
 std::string refusal_json(const Schedule& schedule, const ScheduleError& error) {
@@ -186,7 +186,7 @@ std::string refusal_json(const Schedule& schedule, const ScheduleError& error) {
   json["actions"] = ordered_json::array();
   for (const Action& action : error.actions()) json["actions"].push_back(to_string(action));
   json["cycle"] = error.cycle();
-  return to_text(json);
+  return indented_json(json);
 }
 
 }  // namespace gpipe::cli

@@ -3,7 +3,7 @@
 #include <memory>
 #include <sstream>
 
-#include "cli/wrap.h"
+#include "gpipe/text/wrap.h"
 
 namespace gpipe::cli {
 namespace {

@@ -10,11 +10,11 @@
 #include <string_view>
 
 #include "cli/help.h"
+#include "cli/launch/launch.h"
 #include "cli/launch_job.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/launch/launch.h"
 
 namespace gpipe::cli {
 namespace {

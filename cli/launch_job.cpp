@@ -8,9 +8,9 @@
 
 #include "cli/command.h"
 #include "cli/input_file.h"
-#include "gpipe/launch/network.h"
 #include "gpipe/launch/secret.h"
 #include "gpipe/os/host_name.h"
+#include "gpipe/os/network.h"
 
 namespace gpipe::cli {
 namespace {

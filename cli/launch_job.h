@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/launch/rank_environment.h"
+#include "cli/launch/rank_environment.h"
 
 namespace gpipe::cli {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::cli {
 

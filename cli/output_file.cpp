@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "cli/command.h"
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/os/output_path.h"
 
 namespace gpipe::cli {

@@ -6,12 +6,12 @@
 #include <cmath>
 #include <vector>
 
-#include "cli/json_text.h"
 #include "cli/quantity.h"
 #include "cli/schedule_summary.h"
-#include "cli/table.h"
-#include "cli/wrap.h"
+#include "gpipe/text/json_text.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/table.h"
+#include "gpipe/text/wrap.h"
 
 namespace gpipe::cli {
 namespace {
@@ -159,7 +159,7 @@ std::string plan_json(const Profile& profile, const PlanSearch& search, const Fo
       entry["fullest_bytes"] = candidate.fullest_bytes;
     }
   }
-  return to_text(json);
+  return indented_json(json);
 }
 
 }  // namespace gpipe::cli

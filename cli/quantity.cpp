@@ -9,8 +9,8 @@
 #include <optional>
 
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::cli {
 namespace {

@@ -5,11 +5,11 @@
 #include <algorithm>
 #include <vector>
 
-#include "cli/json_text.h"
 #include "cli/quantity.h"
 #include "cli/schedule_summary.h"
-#include "cli/table.h"
+#include "gpipe/text/json_text.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/table.h"
 
 namespace gpipe::cli {
 namespace {
@@ -152,7 +152,7 @@ std::string simulation_json(const Timeline& timeline) {
   for (const SpanRef& ref : timeline.critical_path) {
     json["critical_path"].push_back(to_string(span_at(timeline, ref).action));
   }
-  return to_text(json);
+  return indented_json(json);
 }
 
 }  // namespace gpipe::cli

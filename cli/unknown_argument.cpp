@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::cli {
 namespace {

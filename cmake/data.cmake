@@ -26,7 +26,6 @@ add_library(gpipe_data STATIC
   data/split.cpp
   data/subwords.cpp
   data/text.cpp
-  data/utf8.cpp
   data/vocabulary.cpp
 )
 set_target_properties(gpipe_data PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)

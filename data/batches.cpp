@@ -12,6 +12,7 @@
 #include "data/random.h"
 #include "gpipe/error.h"
 #include "gpipe/even_share.h"
+#include "gpipe/text/json_document.h"
 
 namespace gpipe::data {
 namespace {
@@ -39,7 +40,7 @@ std::string to_json(const Position& position) {
 }
 
 Position parse_position(const std::string& json) {
-  const nlohmann::json object = nlohmann::json::parse(json, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json object = find_json_document(json).value_or(nullptr);
   if (!object.is_object() || object.size() != 2) {
     throw DataError("position", "expected an object with \"epoch\" and \"batch\"",
                     "start without it, from the first batch");

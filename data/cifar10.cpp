@@ -14,6 +14,7 @@
 #include "data/data_error.h"
 #include "data/gzip.h"
 #include "gpipe/error.h"
+#include "gpipe/text/json_document.h"
 
 namespace gpipe::data {
 namespace {
@@ -111,9 +112,9 @@ void append_png_batch(const std::string& path, std::int64_t batch_size, ImageSet
 void read_labels(const std::string& path, ImageSet& set) {
   nlohmann::json labels;
   try {
-    labels = nlohmann::json::parse(read_bytes(path));
-  } catch (const nlohmann::json::parse_error& error) {
-    throw DataError(path, fmt::format("broken JSON at byte {}", error.byte), kFetchAgain);
+    labels = json_document(read_bytes(path));
+  } catch (const JsonProblem& problem) {
+    throw DataError(path, fmt::format("broken JSON at byte {}", problem.byte), kFetchAgain);
   }
   if (!labels.is_array() || static_cast<std::int64_t>(labels.size()) != set.num) {
     throw DataError(path,

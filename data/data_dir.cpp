@@ -8,7 +8,7 @@
 
 #include "data/data_error.h"
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::data {
 namespace {

@@ -14,8 +14,7 @@
 #include <utility>
 
 #include "data/data_error.h"
-#include "data/utf8.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe::data {
 namespace {

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "data/data_error.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe::data {
 namespace {

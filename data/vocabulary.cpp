@@ -10,8 +10,8 @@
 #include "data/data_error.h"
 #include "data/gzip.h"
 #include "data/random.h"
-#include "data/utf8.h"
 #include "gpipe/error.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe::data {
 namespace {

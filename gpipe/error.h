@@ -92,6 +92,22 @@ class CallError : public Error {
   using Error::Error;
 };
 
+// A file that cannot be read or written, or does not hold what it should: which one, and what to do about it.
+class CheckpointError : public Error {
+ public:
+  explicit CheckpointError(const std::string& what) : Error(what) {}
+  CheckpointError(std::string path, const std::string& what, int error_number = 0)
+      : Error(path + what), path_(std::move(path)), error_number_(error_number) {}
+  // The one at fault; empty if there is no single one.
+  const std::string& path() const { return path_; }
+  // The errno that a call ended with; 0 if it is what the file is or holds.
+  int error_number() const { return error_number_; }
+
+ private:
+  std::string path_;
+  int error_number_ = 0;
+};
+
 // Variables of the environment that do not make a world: one is missing, or its value cannot be used.
 class EnvironmentError : public Error {
  public:

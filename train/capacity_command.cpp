@@ -11,11 +11,11 @@
 #include <vector>
 
 #include "cli/help.h"
-#include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/quantity.h"
-#include "cli/table.h"
 #include "cli/terminal.h"
+#include "gpipe/text/json_text.h"
+#include "gpipe/text/table.h"
 #include "train/capacity.h"
 #include "train/option_group.h"
 
@@ -165,16 +165,11 @@ std::string ratio_text(double ratio) { return ratio > 0 ? fmt::format("{:.1f}x",
 
 std::string to_text(const Table& table) {
   const std::string size = table.unit == "D" ? "L, D" : "L";
-  const std::vector<cli::Column> columns = {{"", cli::Align::kLeft},
-                                            {table.trains ? size + " trained" : ""},
-                                            {size + " planned"},
-                                            {"parameters"},
-                                            {"of naive"},
-                                            {"parameter bytes"},
-                                            {"fullest stage"},
-                                            {"paper: " + size},
-                                            {"parameters"},
-                                            {"of naive"}};
+  const std::vector<Column> columns = {{"", Align::kLeft},  {table.trains ? size + " trained" : ""},
+                                       {size + " planned"}, {"parameters"},
+                                       {"of naive"},        {"parameter bytes"},
+                                       {"fullest stage"},   {"paper: " + size},
+                                       {"parameters"},      {"of naive"}};
   std::vector<std::vector<std::string>> rows;
   for (std::size_t index = 0; index < table.rows.size(); ++index) {
     const CapacityRow& row = table.rows[index];
@@ -191,7 +186,7 @@ std::string to_text(const Table& table) {
   }
   return fmt::format("{}; {} an accelerator, schedule {}, 32 micro-batches, RMSprop\n{}", table.title,
                      cli::format_bytes(table.memory_bytes), table.rows.back().setting.schedule,
-                     cli::to_table(columns, rows));
+                     to_table(columns, rows));
 }
 
 nlohmann::ordered_json to_json(const Table& table) {
@@ -243,7 +238,7 @@ int run_capacity(const CapacityCommand& command) {
   if (command.json) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const Table& table : tables) json.push_back(to_json(table));
-    cli::print(cli::to_text({{"tables", json}}));
+    cli::print(indented_json(nlohmann::ordered_json{{"tables", json}}));
     return cli::kDone;
   }
   for (const Table& table : tables) cli::print((&table == tables.data() ? "" : "\n") + to_text(table));

@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "cli/command.h"
-#include "gpipe/checkpoint/paths.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/os/paths.h"
 
 namespace gpipe::train {
 namespace {

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
 #include "gpipe/os/small_file.h"
+#include "gpipe/text/nearest_name.h"
 #include "train/config_json.h"
 
 namespace gpipe::train {

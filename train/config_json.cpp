@@ -3,11 +3,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
-#include <set>
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/text/json_document.h"
 
 namespace gpipe::train {
 namespace {
@@ -31,24 +30,12 @@ std::string word(const std::string& name, const ordered_json& value) {
        0);
 }
 
-// nlohmann's own message begins with "[json.exception.parse_error.101] parse error at line 1, column 2: ".
-std::string reason(const std::string& message) {
-  const std::size_t colon = message.find(": ");
-  return colon == std::string::npos ? message : message.substr(colon + 2);
-}
-
 ordered_json parse(std::string_view text) {
-  std::set<std::string> names;
-  const auto refuse_twice = [&names](int depth, ordered_json::parse_event_t event, ordered_json& parsed) {
-    if (event == ordered_json::parse_event_t::key && depth == 1 && !names.insert(parsed.get<std::string>()).second) {
-      fail(fmt::format("\"{}\" is given twice", parsed.get<std::string>()), 0);
-    }
-    return true;
-  };
   try {
-    return ordered_json::parse(text, refuse_twice);
-  } catch (const ordered_json::parse_error& error) {
-    fail(fmt::format("not JSON: {}", reason(error.what())), line_of(text, error.byte == 0 ? 0 : error.byte - 1));
+    return ordered_json_document(text);
+  } catch (const JsonProblem& problem) {
+    if (problem.kind == JsonProblem::kNameTwice) fail(fmt::format("\"{}\" is given twice", problem.name), 0);
+    fail(fmt::format("not JSON: {}", problem.what()), line_of(text, problem.byte == 0 ? 0 : problem.byte - 1));
   }
 }
 

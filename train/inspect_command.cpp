@@ -14,22 +14,23 @@
 
 #include "cli/help.h"
 #include "cli/input_file.h"
-#include "cli/json_text.h"
 #include "cli/option.h"
 #include "cli/output_file.h"
 #include "cli/quantity.h"
-#include "cli/table.h"
 #include "cli/terminal.h"
 #include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint/mapped_file.h"
-#include "gpipe/checkpoint/output_file.h"
-#include "gpipe/checkpoint/paths.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/safetensors_index.h"
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/os/mapped_file.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/os/output_path.h"
+#include "gpipe/os/paths.h"
+#include "gpipe/text/json_text.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/quoted_name.h"
+#include "gpipe/text/table.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -194,10 +195,7 @@ std::string describe_files(const std::vector<InspectedFile>& files) {
     rows.push_back({printable(file.expected.name), cli::format_bytes(file.expected.bytes),
                     file.expected.hash.substr(0, 16), file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
   }
-  return "\n" +
-         cli::to_table({{"file", cli::Align::kLeft}, {"size"}, {"xxh3", cli::Align::kLeft}, {"", cli::Align::kLeft}},
-                       rows) +
-         "\n";
+  return "\n" + to_table({{"file", Align::kLeft}, {"size"}, {"xxh3", Align::kLeft}, {"", Align::kLeft}}, rows) + "\n";
 }
 
 std::string describe(const Inspection& inspection) {
@@ -211,8 +209,7 @@ std::string describe(const Inspection& inspection) {
     rows.push_back({name.substr(1, name.size() - 2), tensor.entry.type->name, shape_text(tensor.entry.shape),
                     cli::format_bytes(tensor.entry.num_bytes())});
   }
-  using cli::Align;
-  text += cli::to_table({{"tensor", Align::kLeft}, {"dtype", Align::kLeft}, {"shape", Align::kLeft}, {"size"}}, rows);
+  text += to_table({{"tensor", Align::kLeft}, {"dtype", Align::kLeft}, {"shape", Align::kLeft}, {"size"}}, rows);
   return text + fmt::format("\n{} tensors, {}\n", inspection.tensors.size(),
                             cli::format_bytes(total_bytes(inspection.tensors)));
 }
@@ -256,7 +253,7 @@ int run_inspect(const InspectCommand& command) {
   const bool is_another = warn_of_damaged(command.path);
   const Inspection inspection = inspect(command.path);
   // Names and texts in it are of unknown origin.
-  cli::print(printable(command.json ? cli::to_text(to_json(inspection)) : describe(inspection)));
+  cli::print(printable(command.json ? indented_json(to_json(inspection)) : describe(inspection)));
   return inspection.is_sound() && !is_another ? cli::kDone : cli::kNegativeAnswer;
 }
 

@@ -8,6 +8,7 @@
 
 #include "cli/option.h"
 #include "gpipe/error.h"
+#include "gpipe/text/json_document.h"
 
 namespace gpipe::train {
 namespace {
@@ -84,7 +85,7 @@ std::string LearningRate::in_words() const {
 
 std::string learning_rate_in_words(const std::string& json) {
   try {
-    const nlohmann::json fields = nlohmann::json::parse(json);
+    const nlohmann::json fields = json_document(json);
     LearningRate rate;
     rate.schedule = parse_learning_rate_schedule(fields.at("schedule").get<std::string>());
     rate.peak = fields.at("peak").get<double>();
@@ -92,6 +93,8 @@ std::string learning_rate_in_words(const std::string& json) {
     rate.total_steps = fields.at("total_steps").get<std::int64_t>();
     rate.final_fraction = fields.at("final_fraction").get<double>();
     return rate.in_words();
+  } catch (const JsonProblem&) {
+    return json;
   } catch (const nlohmann::json::exception&) {
     return json;
   } catch (const InvalidArgument&) {

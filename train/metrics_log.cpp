@@ -8,9 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/output_file.h"
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/error.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/os/output_path.h"
+#include "gpipe/text/json_document.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe::train {
 namespace {
@@ -42,7 +44,7 @@ std::string to_json(const Metrics& metrics) {
   for (const auto& [name, value] : metrics) {
     std::visit([&json, &key = name](const auto& one) { json[key] = one; }, value);
   }
-  return json.dump(-1, ' ', false, ordered_json::error_handler_t::replace);
+  return one_line_json(json);
 }
 
 MetricsLog::MetricsLog(std::string path, bool force) : MetricsLog(std::move(path), force, "") {}
@@ -56,7 +58,7 @@ MetricsLog MetricsLog::resume(const std::string& path, std::int64_t step) {
   if (std::filesystem::is_regular_file(path, ignored)) {
     std::ifstream file(path, std::ios::binary);
     for (std::string line; std::getline(file, line);) {
-      const nlohmann::json json = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+      const nlohmann::json json = find_json_document(line).value_or(nullptr);
       const bool is_whole = json.is_object() && json.contains("step") && json["step"].is_number_integer();
       if (is_whole && json["step"].get<std::int64_t>() <= step) kept += line + "\n";
     }

@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::train {
 namespace {

@@ -13,9 +13,9 @@
 #include "cli/option.h"
 #include "cli/output_file.h"
 #include "cli/quantity.h"
-#include "cli/table.h"
 #include "cli/terminal.h"
 #include "gpipe/gpipe.h"
+#include "gpipe/text/table.h"
 #include "models/registry.h"
 #include "train/option_group.h"
 #include "train/run_options.h"
@@ -118,15 +118,15 @@ std::string to_text(const Profile& profile) {
     input_grad += layer.input_grad_seconds.value_or(0);
   }
   row(sum, input_grad, "");
-  return cli::to_table({{"layer", cli::Align::kLeft},
-                        {fmt::format("forward {}", unit.name)},
-                        {fmt::format("backward {}", unit.name)},
-                        {fmt::format("of it inputs {}", unit.name)},
-                        {"parameters"},
-                        {"activations"},
-                        {"output"},
-                        {"working set"}},
-                       rows);
+  return to_table({{"layer", Align::kLeft},
+                   {fmt::format("forward {}", unit.name)},
+                   {fmt::format("backward {}", unit.name)},
+                   {fmt::format("of it inputs {}", unit.name)},
+                   {"parameters"},
+                   {"activations"},
+                   {"output"},
+                   {"working set"}},
+                  rows);
 }
 
 void check(const ProfileCommand& command) {

@@ -9,14 +9,14 @@
 
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "cli/wrap.h"
 #include "data/data_error.h"
-#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/optimizer_state.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/wrap.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -141,7 +141,7 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
     const std::string note =
         fmt::format("note: the learning rate is now {}; before, it was {}", learning_rate_.in_words(),
                     printable(learning_rate_in_words(state.learning_rate)));
-    resumed.notes += cli::wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
+    resumed.notes += wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
   }
   const int num_replicas = pipeline->world().num_replicas;
   if (manifest.layout.num_replicas != num_replicas) {

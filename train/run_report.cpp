@@ -5,18 +5,17 @@
 #include <vector>
 
 #include "cli/quantity.h"
-#include "cli/table.h"
 #include "cli/terminal.h"
-#include "cli/wrap.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/simulate/simulate.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/table.h"
+#include "gpipe/text/wrap.h"
 #include "train/summary.h"
 
 namespace gpipe::train {
 namespace {
 
-using cli::Align;
 using cli::format_percent;
 using cli::format_seconds;
 using Rows = std::vector<std::vector<std::string>>;
@@ -64,7 +63,7 @@ std::string time_table(const TrainingResult& result) {
   add("waiting for data", result.num_workers * result.data_seconds);
   if (result.checkpoint_seconds > 0) add("saving checkpoints", result.num_workers * result.checkpoint_seconds);
   add("loop and reports", result.num_workers * outside);
-  return cli::to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
+  return to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
 }
 
 // The last step beside what the plan predicts. Nothing if it was another one: the rest of an epoch may make fewer
@@ -111,8 +110,8 @@ std::string describe_start(const Pipeline& pipeline, const Task& task) {
                   pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6);
   const std::string split = fmt::format("{} stages, {} micro-batches, {}, {} batches an epoch", options.num_stages(),
                                         options.num_micro_batches(), options.schedule(), task.num_batches());
-  return cli::wrapped(model, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n" +
-         cli::wrapped(split, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n";
+  return wrapped(model, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n" +
+         wrapped(split, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n";
 }
 
 std::string describe_end(const TrainingResult& result, const Pipeline& pipeline, const Task& task,

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "cli/quantity.h"
-#include "cli/table.h"
 #include "gpipe/text/printable.h"
+#include "gpipe/text/table.h"
 #include "train/progress.h"
 
 namespace gpipe::train {
@@ -23,7 +23,7 @@ std::string stage_table(const std::vector<StageSummary>& stages) {
     rows.push_back({fmt::format("{}", stage), printable(one.layers), fmt::format("{}", one.num_parameters),
                     cli::format_percent(one.busy_fraction), cli::format_bytes(one.peak_bytes)});
   }
-  return cli::to_table({{"stage"}, {"layers", cli::Align::kLeft}, {"parameters"}, {"busy"}, {"peak"}}, rows);
+  return to_table({{"stage"}, {"layers", Align::kLeft}, {"parameters"}, {"busy"}, {"peak"}}, rows);
 }
 
 }  // namespace

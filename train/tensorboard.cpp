@@ -9,7 +9,7 @@
 
 #include "cli/output_file.h"
 #include "gpipe/os/host_name.h"
-#include "train/crc32c.h"
+#include "gpipe/text/crc32.h"
 
 namespace gpipe::train {
 namespace {

@@ -11,7 +11,7 @@
 #include "cli/option.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "data/utf8.h"
+#include "gpipe/text/utf8.h"
 #include "models/registry.h"
 #include "train/generator.h"
 #include "train/lm_task.h"
@@ -64,7 +64,7 @@ int translate(const TranslateTextCommand& command) {
   for (std::string line; std::getline(std::cin, line);) {
     // Sub-words of one byte can make anything, line breaks, too.
     const std::string translation = translator.translate({line}).front();
-    cli::print(data::normalized_space(data::repaired_utf8(translation)) + "\n");
+    cli::print(normalized_space(repaired_utf8(translation)) + "\n");
     cli::flush_output();
   }
   return cli::kDone;

@@ -8,13 +8,13 @@
 #include <memory>
 #include <utility>
 
-#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/optimizer_state.h"
 #include "gpipe/checkpoint/parallel.h"
-#include "gpipe/checkpoint/safetensors_index.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
 #include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "gpipe/checkpoint/checkpoint_files.h"
-#include "gpipe/checkpoint/checkpoint_folder.h"
 #include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint_files/checkpoint_folder.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {

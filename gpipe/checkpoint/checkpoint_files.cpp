@@ -8,11 +8,12 @@
 
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
-#include "gpipe/checkpoint/mapped_file.h"
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/os/mapped_file.h"
+#include "gpipe/os/output_file.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {

@@ -8,12 +8,12 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
-#include "gpipe/checkpoint/checkpoint_lock.h"
-#include "gpipe/checkpoint/output_file.h"
 #include "gpipe/checkpoint/parallel.h"
-#include "gpipe/checkpoint/paths.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/engine.h"
 #include "gpipe/execute/group/step_call.h"
+#include "gpipe/os/output_file.h"
+#include "gpipe/os/paths.h"
 #include "gpipe/transport/c10d/exchange.h"
 
 namespace gpipe {

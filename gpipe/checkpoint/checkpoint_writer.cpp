@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/checkpoint/checkpoint_lock.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 
 namespace gpipe {
 

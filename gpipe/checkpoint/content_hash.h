@@ -11,8 +11,6 @@ namespace gpipe {
 
 class ContentHash {
  public:
-  static constexpr std::size_t kNumDigits = 32;
-
   ContentHash();
   ~ContentHash();
   ContentHash(const ContentHash&) = delete;

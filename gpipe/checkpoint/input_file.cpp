@@ -6,8 +6,8 @@
 #include <cerrno>
 #include <vector>
 
-#include "gpipe/checkpoint/opened_file.h"
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/opened_file.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 namespace {

@@ -4,8 +4,8 @@
 #include <cstddef>
 #include <string>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
 #include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/error.h"
 #include "gpipe/os/file_descriptor.h"
 
 namespace gpipe {

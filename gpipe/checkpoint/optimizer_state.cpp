@@ -14,8 +14,9 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/checkpoint/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
 #include "gpipe/model/optimizer_slots.h"
+#include "gpipe/text/quoted_name.h"
 
 namespace gpipe {
 namespace {

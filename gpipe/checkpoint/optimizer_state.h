@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/checkpoint/manifest.h"
 #include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint_files/manifest.h"
 
 namespace gpipe {
 

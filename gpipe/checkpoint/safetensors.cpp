@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <torch/version.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -14,11 +13,12 @@
 
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
-#include "gpipe/checkpoint/mapped_file.h"
-#include "gpipe/checkpoint/output_file.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/safetensors_index.h"
-#include "gpipe/checkpoint/strict_json.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/strict_json.h"
+#include "gpipe/os/mapped_file.h"
+#include "gpipe/os/output_file.h"
+#include "gpipe/text/quoted_name.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 
@@ -167,14 +167,7 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
   check_replaceable(path);
   Safetensors hashed = content;
   hashed.metadata[kDataHashKey] = data_hash(content);
-  const std::string temporary = fmt::format("{}.{}.tmp", path, getpid());
-  try {
-    write(files, temporary, hashed, nullptr);
-    put_in_place(files, temporary, path);
-  } catch (...) {
-    files.unlink(temporary);
-    throw;
-  }
+  replace_file(files, path, [&](const std::string& temporary) { write(files, temporary, hashed, nullptr); });
 }
 
 DataHash take_data_hash(SafetensorsHeader& header, std::string_view file) {

@@ -11,8 +11,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/checkpoint/checkpoint_error.h"
-#include "gpipe/checkpoint/file_system.h"
+#include "gpipe/error.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 

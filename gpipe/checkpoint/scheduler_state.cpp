@@ -8,6 +8,7 @@
 #include <typeinfo>
 
 #include "gpipe/error.h"
+#include "gpipe/text/json_document.h"
 
 namespace gpipe {
 namespace {
@@ -33,7 +34,7 @@ void save_scheduler(TrainingState& state, const torch::optim::LRScheduler& sched
 }
 
 void load_scheduler(TrainingState& state, torch::optim::LRScheduler& scheduler) {
-  const nlohmann::json saved = nlohmann::json::parse(state.learning_rate, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json saved = find_json_document(state.learning_rate).value_or(nullptr);
   const auto number = [&]() -> const nlohmann::json* {
     if (!saved.is_object() || !saved.contains("scheduler") || !saved.contains("steps")) return nullptr;
     const nlohmann::json& steps = saved["steps"];

@@ -6,9 +6,9 @@
 #include <algorithm>
 
 #include "gpipe/checkpoint/checkpoint_files.h"
-#include "gpipe/checkpoint/checkpoint_folder.h"
-#include "gpipe/checkpoint/paths.h"
-#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint_files/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/os/paths.h"
 
 namespace gpipe {
 namespace {

@@ -4,11 +4,8 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
 #include <cstdlib>
-#include <cstring>
-#include <filesystem>
 #include <string_view>
 
 #include "gpipe/error.h"
@@ -34,19 +31,5 @@ void report_meeting() {
   const int file = open(path, O_WRONLY | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600);
   if (file >= 0) close(file);  // else the launcher takes it that they have not met
 }
-
-MeetingFile::MeetingFile() : folder_(std::filesystem::temp_directory_path() / "gpipe-launch-XXXXXX") {
-  if (mkdtemp(folder_.data()) != nullptr) return;
-  throw LaunchError(fmt::format("cannot make a folder for restarts, {}: {}; TMPDIR names another place", folder_,
-                                std::strerror(errno)),
-                    LaunchError::kNotStarted);
-}
-
-MeetingFile::~MeetingFile() {
-  take();
-  rmdir(folder_.c_str());
-}
-
-bool MeetingFile::take() { return unlink(path().c_str()) == 0; }
 
 }  // namespace gpipe

@@ -1,7 +1,5 @@
-// What a launcher and its ranks tell each other about restarts.
+// What ranks know and tell of restarts.
 #pragma once
-
-#include <string>
 
 namespace gpipe {
 
@@ -11,22 +9,5 @@ int restart_number();
 
 // By rank 0, when all ranks have met: leaves the file that GPIPE_MET_FILE names, if there is one.
 void report_meeting();
-
-// The launcher's side of that: a place for the file. It goes when this goes.
-class MeetingFile {
- public:
-  // Throws LaunchError.
-  MeetingFile();
-  ~MeetingFile();
-  MeetingFile(const MeetingFile&) = delete;
-  MeetingFile& operator=(const MeetingFile&) = delete;
-
-  std::string path() const { return folder_ + "/met"; }
-  // Whether the ranks have met since the last call.
-  bool take();
-
- private:
-  std::string folder_;
-};
 
 }  // namespace gpipe

@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "gpipe/byte_text.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/wide_bytes.h"
+#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

@@ -7,12 +7,12 @@
 #include <numeric>
 #include <string>
 
-#include "gpipe/byte_text.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/interval_bytes.h"
 #include "gpipe/plan/interval_seconds.h"
 #include "gpipe/plan/partition_memory.h"
 #include "gpipe/plan/partition_search.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {

@@ -9,8 +9,9 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/plan/json_record.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/text/json_record.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {
@@ -30,8 +31,6 @@ const JsonForm kStageForm = {
 const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
 const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kTables = {"stages", "workers", "skips"};
-
-std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string lines(const std::vector<std::string>& elements) {
   if (elements.empty()) return "[]";
@@ -63,14 +62,14 @@ std::string stage_line(const Plan& plan, std::size_t stage) {
   for (const auto& [name, member] : kBytes) json[name] = plan.costs.stages[stage].*member;
   if (!plan.recompute_by_stage.empty()) json["recompute"] = name(plan.recompute_by_stage[stage]);
   if (!plan.rematerialization.empty()) json["rematerialization"] = to_text(plan.rematerialization[stage]);
-  return one_line(json);
+  return one_line_json(json);
 }
 
 std::string worker_line(const Plan& plan, std::size_t worker) {
   Json json = Json::object();
   if (!plan.predicted_peak_bytes.empty()) json["predicted_peak_bytes"] = plan.predicted_peak_bytes[worker];
   if (!plan.costs.worker_speed.empty()) json["speed"] = plan.costs.worker_speed[worker];
-  return one_line(json);
+  return one_line_json(json);
 }
 
 std::string skip_line(const Plan& plan, std::size_t skip) {
@@ -78,7 +77,7 @@ std::string skip_line(const Plan& plan, std::size_t skip) {
   json["from_stage"] = plan.costs.routes.skips[skip].from_stage;
   json["to_stage"] = plan.costs.routes.skips[skip].to_stage;
   json["bytes"] = plan.costs.skip_bytes[skip];
-  return one_line(json);
+  return one_line_json(json);
 }
 
 Recompute read_mode(const JsonReader& record) {
@@ -252,7 +251,7 @@ std::string to_json(const Plan& plan) {
     top["link_bytes_per_second"] = plan.costs.link.bytes_per_second;
   }
   std::string text = "{\n";
-  for (const auto& [key, value] : top.items()) text += fmt::format("  \"{}\": {},\n", key, one_line(value));
+  for (const auto& [key, value] : top.items()) text += fmt::format("  \"{}\": {},\n", key, one_line_json(value));
   std::vector<std::string> stages;
   std::vector<std::string> workers;
   std::vector<std::string> skips;

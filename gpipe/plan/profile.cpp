@@ -8,13 +8,12 @@
 #include <nlohmann/json.hpp>
 
 #include "gpipe/error.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string one_line(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
 
 std::string lines(const std::vector<std::string>& elements) {
   if (elements.empty()) return "[]";
@@ -36,7 +35,7 @@ std::string to_json(const LayerProfile& layer) {
   if (layer.kept_output_bytes != 0) json["kept_output_bytes"] = layer.kept_output_bytes;
   if (layer.forward_working_bytes) json["forward_working_bytes"] = *layer.forward_working_bytes;
   if (layer.backward_working_bytes) json["backward_working_bytes"] = *layer.backward_working_bytes;
-  return one_line(json);
+  return one_line_json(json);
 }
 
 std::string to_json(const SkipProfile& skip) {
@@ -45,7 +44,7 @@ std::string to_json(const SkipProfile& skip) {
   json["from"] = skip.from;
   json["to"] = skip.to;
   json["bytes"] = skip.bytes;
-  return one_line(json);
+  return one_line_json(json);
 }
 
 void check_seconds(const std::string& where, const char* field, double seconds) {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <unordered_map>
 
-#include "gpipe/plan/json_record.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/text/json_record.h"
 
 namespace gpipe {
 namespace {

@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "gpipe/wide_bytes.h"
+#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/report/chart.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {
@@ -74,9 +75,7 @@ class Trace {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
-  static std::string dump(const nlohmann::json& json) {
-    return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  }
+  static std::string dump(const nlohmann::json& json) { return one_line_json(json); }
 
   std::string about() const {
     return dump({{"schedule", timeline_.name},

@@ -2,6 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpipe/report/compare.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {
@@ -46,7 +47,7 @@ std::string to_json(const Comparison& comparison) {
                        {"workers", ordered_json::array()}};
   for (const StageComparison& stage : comparison.stages) json["stages"].push_back(to_object(stage));
   for (const WorkerComparison& worker : comparison.workers) json["workers"].push_back(to_object(worker));
-  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
+  return indented_json(json);
 }
 
 }  // namespace gpipe

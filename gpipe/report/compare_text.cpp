@@ -4,16 +4,15 @@
 #include <algorithm>
 #include <string_view>
 
-#include "gpipe/byte_text.h"
 #include "gpipe/report/chart.h"
 #include "gpipe/report/compare.h"
-#include "gpipe/report/table.h"
+#include "gpipe/text/byte_text.h"
+#include "gpipe/text/table.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe {
 namespace {
 
-using chart::Align;
-using chart::Column;
 using Rows = std::vector<std::vector<std::string>>;
 
 constexpr std::size_t kMaxRows = 64;  // stages, and workers
@@ -42,9 +41,8 @@ int widest_line(const std::string& text) {
   int widest = 0;
   int used = 0;
   for (const char byte : text) {
-    const bool continues_character = (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
     if (byte == '\n') used = 0;
-    if (byte != '\n' && !continues_character) widest = std::max(widest, ++used);
+    if (byte != '\n' && !continues_character(byte)) widest = std::max(widest, ++used);
   }
   return widest;
 }
@@ -64,11 +62,10 @@ std::string heading(const Comparison& comparison) {
 std::string step_table(const Comparison& comparison) {
   const Compared& step = comparison.step_seconds;
   const Compared& bubble = comparison.bubble_fraction;
-  return chart::to_table(
-      {{"", Align::kLeft}, {"predicted"}, {"measured"}, {"ratio"}},
-      {{"step", chart::format_seconds(step.predicted), chart::format_seconds(step.measured),
-        format_ratio(step.ratio())},
-       {"bubble", chart::format_percent(bubble.predicted), chart::format_percent(bubble.measured), ""}});
+  return to_table({{"", Align::kLeft}, {"predicted"}, {"measured"}, {"ratio"}},
+                  {{"step", chart::format_seconds(step.predicted), chart::format_seconds(step.measured),
+                    format_ratio(step.ratio())},
+                   {"bubble", chart::format_percent(bubble.predicted), chart::format_percent(bubble.measured), ""}});
 }
 
 std::string action_table(const Comparison& comparison, const Detail& detail) {
@@ -84,15 +81,15 @@ std::string action_table(const Comparison& comparison, const Detail& detail) {
                       detail.has_totals ? chart::format_seconds(total.measured) : ""});
     }
   }
-  return chart::to_table({{"stage"},
-                          {detail.has_names ? "action" : "", Align::kLeft},
-                          {detail.has_names ? "number" : ""},
-                          {"predicted"},
-                          {"measured"},
-                          {"ratio"},
-                          {"all predicted"},
-                          {"all measured"}},
-                         rows);
+  return to_table({{"stage"},
+                   {detail.has_names ? "action" : "", Align::kLeft},
+                   {detail.has_names ? "number" : ""},
+                   {"predicted"},
+                   {"measured"},
+                   {"ratio"},
+                   {"all predicted"},
+                   {"all measured"}},
+                  rows);
 }
 
 // Without the totals, only the busy seconds: the idle ones are what they leave of the step.
@@ -106,8 +103,7 @@ std::string worker_table(const Comparison& comparison, const Detail& detail) {
                     detail.has_totals ? chart::format_seconds(one.idle_seconds.predicted) : "",
                     detail.has_totals ? chart::format_seconds(one.idle_seconds.measured) : ""});
   }
-  return chart::to_table({{"worker"}, {"busy predicted"}, {"measured"}, {"ratio"}, {"idle predicted"}, {"measured"}},
-                         rows);
+  return to_table({{"worker"}, {"busy predicted"}, {"measured"}, {"ratio"}, {"idle predicted"}, {"measured"}}, rows);
 }
 
 // `parts` are stages or workers; empty if no part knows its bytes.
@@ -120,7 +116,7 @@ std::string byte_table(const char* title, const Parts& parts) {
     rows.push_back({fmt::format("{}", part), format_bytes(bytes.predicted), format_bytes(bytes.measured),
                     format_ratio(bytes.ratio())});
   }
-  return rows.empty() ? "" : chart::to_table({{title}, {"peak predicted"}, {"measured"}, {"ratio"}}, rows);
+  return rows.empty() ? "" : to_table({{title}, {"peak predicted"}, {"measured"}, {"ratio"}}, rows);
 }
 
 template <typename MakeTable>

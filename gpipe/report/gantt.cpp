@@ -7,6 +7,7 @@
 
 #include "gpipe/report/cells.h"
 #include "gpipe/report/chart.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe {
 namespace {
@@ -57,12 +58,7 @@ void append_cells(std::string& out, const std::vector<Cell>& cells, bool colour)
   if (colour && !cells.empty()) out += kReset;
 }
 
-bool continues_character(char byte) { return (static_cast<unsigned char>(byte) & 0xC0) == 0x80; }
-
-int visible_width(std::string_view text) {
-  return static_cast<int>(
-      std::count_if(text.begin(), text.end(), [](char byte) { return !continues_character(byte); }));
-}
+int visible_width(std::string_view text) { return static_cast<int>(num_characters(text)); }
 
 std::string_view first_characters(std::string_view text, int width) {
   std::size_t bytes = 0;

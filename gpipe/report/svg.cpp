@@ -10,6 +10,7 @@
 
 #include "gpipe/report/chart.h"
 #include "gpipe/report/svg_rows.h"
+#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {
@@ -31,7 +32,7 @@ constexpr const char* kIdleFill = "#eff2f5";
 
 // Valid XML text, whatever the bytes: what is not UTF-8 or not an XML character becomes U+FFFD.
 std::string escape(const std::string& text) {
-  const std::string json = nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  const std::string json = one_line_json(nlohmann::json(text));
   const std::string utf8 = nlohmann::json::parse(json).get<std::string>();
   std::string out;
   for (std::size_t byte = 0; byte < utf8.size(); ++byte) {

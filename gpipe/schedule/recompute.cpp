@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe {
 namespace {

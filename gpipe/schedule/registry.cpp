@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "gpipe/error.h"
-#include "gpipe/nearest_name.h"
 #include "gpipe/schedule/generators.h"
+#include "gpipe/text/nearest_name.h"
 
 namespace gpipe {
 

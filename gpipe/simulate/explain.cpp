@@ -1,16 +1,16 @@
 // What was tried for a plan, as a table.
 #include <fmt/format.h>
 
-#include "gpipe/byte_text.h"
-#include "gpipe/report/table.h"
 #include "gpipe/simulate/planner.h"
+#include "gpipe/text/byte_text.h"
+#include "gpipe/text/table.h"
 
 namespace gpipe {
 
 std::string explain(const PlanSearch& search) {
-  std::vector<chart::Column> columns;
+  std::vector<Column> columns;
   for (const char* title : {"step", "M", "schedule", "chunks", "recompute", "fullest worker"}) {
-    columns.push_back({title, chart::Align::kLeft});
+    columns.push_back({title, Align::kLeft});
   }
   std::vector<std::vector<std::string>> rows;
   for (const PlanCandidate& candidate : search.candidates) {
@@ -21,7 +21,7 @@ std::string explain(const PlanSearch& search) {
                     fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
                          : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
   }
-  return chart::to_table(columns, rows);
+  return to_table(columns, rows);
 }
 
 }  // namespace gpipe

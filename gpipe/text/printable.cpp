@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <iterator>
 
-#include "gpipe/utf8.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe {
 namespace {
@@ -19,15 +19,6 @@ struct Range {
 constexpr Range kUnseen[] = {{0x7f, 0x9f},     {0xad, 0xad},       {0x61c, 0x61c},     {0x180e, 0x180e},
                              {0x200b, 0x200f}, {0x2028, 0x202e},   {0x2060, 0x206f},   {0xfeff, 0xfeff},
                              {0xfff9, 0xfffb}, {0x1bca0, 0x1bca3}, {0x1d173, 0x1d17a}, {0xe0000, 0xe0fff}};
-
-// Of the well-formed character that `bytes` are.
-std::uint32_t code_point(std::string_view bytes) {
-  const auto byte = [&](std::size_t at) { return static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[at])); };
-  if (bytes.size() == 1) return byte(0);
-  std::uint32_t value = byte(0) & (0xffU >> (bytes.size() + 1));
-  for (std::size_t at = 1; at < bytes.size(); ++at) value = value << 6 | (byte(at) & 0x3fU);
-  return value;
-}
 
 bool is_unseen(std::uint32_t value) {
   return std::any_of(std::begin(kUnseen), std::end(kUnseen),
@@ -46,18 +37,15 @@ std::string escaped(std::uint32_t value) {
 std::string printable(std::string_view text) {
   std::string shown;
   for (std::size_t at = 0, size = 0; at < text.size(); at += std::max<std::size_t>(size, 1)) {
-    size = utf8_character_bytes(text, at);
+    const Utf8Character character = utf8_character(text, at);
+    size = character.num_bytes;
     const auto byte = static_cast<unsigned char>(text[at]);
     if (size == 0 || (byte < 0x20 && byte != '\n')) {
       shown += fmt::format("\\x{:02x}", byte);
-      continue;
-    }
-    const std::string_view character = text.substr(at, size);
-    const std::uint32_t value = code_point(character);
-    if (is_unseen(value)) {
-      shown += escaped(value);
+    } else if (is_unseen(character.code_point)) {
+      shown += escaped(character.code_point);
     } else {
-      shown += character;
+      shown += text.substr(at, size);
     }
   }
   return shown;

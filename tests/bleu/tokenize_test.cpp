@@ -5,9 +5,6 @@
 
 #include <string>
 
-#include "bleu/utf8.h"
-#include "gpipe/utf8.h"
-
 namespace gpipe::bleu {
 namespace {
 
@@ -96,15 +93,6 @@ TEST(Tokenize, NamesAreThoseOfSacreBleu) {
   EXPECT_STREQ(name(Tokenizer::k13a), "13a");
   EXPECT_STREQ(name(Tokenizer::kNone), "none");
   EXPECT_STREQ(name(Tokenizer::kChar), "char");
-}
-
-TEST(Utf8, FindsWhereTextStopsBeingUtf8) {
-  EXPECT_EQ(find_invalid_utf8(""), std::string_view::npos);
-  EXPECT_EQ(find_invalid_utf8("aé犬😀\u07ff\uabcd\ue000\U0010ffff"), std::string_view::npos);
-  for (const char* bytes : {"\x80", "\xc0\xaf", "\xc1\xbf", "\xe0\x80\xaf", "\xed\xa0\x80", "\xf0\x80\x80\x80",
-                            "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff", "\xe2\x82", "\xe2\x82x", "\xf0\x9f\x98"}) {
-    EXPECT_EQ(find_invalid_utf8(std::string("é") + bytes), 2u) << bytes;
-  }
 }
 
 }  // namespace

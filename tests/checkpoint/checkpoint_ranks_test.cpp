@@ -5,9 +5,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "fault_file_system.h"
 #include "gpipe/execute/all_ranks.h"
 #include "tests/checkpoint/training.h"
+#include "tests/os/fault_file_system.h"
 #include "tests/os/scratch.h"
 #include "tests/transport/ranks.h"
 

@@ -8,10 +8,10 @@
 #include <fstream>
 #include <future>
 
-#include "fault_file_system.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/weights.h"
+#include "tests/os/fault_file_system.h"
 #include "tests/os/scratch.h"
 #include "training.h"
 

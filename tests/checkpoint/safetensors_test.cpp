@@ -13,8 +13,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "fault_file_system.h"
 #include "gpipe/checkpoint/content_hash.h"
+#include "tests/os/fault_file_system.h"
 
 namespace gpipe {
 namespace {

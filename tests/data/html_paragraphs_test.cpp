@@ -3,8 +3,7 @@
 
 #include <gmock/gmock.h>
 
-#include "data/utf8.h"
-#include "gpipe/utf8.h"
+#include "gpipe/text/utf8.h"
 #include "tests/data/files.h"
 
 namespace gpipe::data {
@@ -93,17 +92,6 @@ TEST(HtmlParagraphs, ArbitraryPagesAreReadOrRefusedAndNothingElse) {
   }
   EXPECT_GT(num_read, 2000);
   EXPECT_LT(num_read, 5000);
-}
-
-TEST(Utf8, IsBrokenAtTheFirstByteThatBelongsToNoCharacter) {
-  const auto npos = std::string::npos;
-  EXPECT_EQ(find_invalid_utf8("a\xc3\xa4\xe2\x82\xac\xf0\x9f\x98\x80"), npos);
-  for (const char* broken : {"\x80", "\xc0\xaf", "\xc3", "\xe2\x82", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xff"}) {
-    EXPECT_EQ(find_invalid_utf8(std::string("ab") + broken), 2U) << broken;
-  }
-  std::size_t num_replaced = 0;
-  EXPECT_EQ(repaired_utf8("a\xff\xfe\xc3\xa4", &num_replaced), "a\xef\xbf\xbd\xef\xbf\xbd\xc3\xa4");
-  EXPECT_EQ(num_replaced, 2U);
 }
 
 }  // namespace

@@ -18,7 +18,7 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/launch/network.h"
+#include "gpipe/os/network.h"
 
 extern char** environ;
 

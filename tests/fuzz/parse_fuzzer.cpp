@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/checkpoint/manifest.h"
-#include "gpipe/checkpoint/safetensors_header.h"
-#include "gpipe/checkpoint/safetensors_index.h"
+#include "gpipe/checkpoint_files/manifest.h"
+#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_index.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"

@@ -12,7 +12,7 @@
 #include <csignal>
 #include <filesystem>
 
-#include "gpipe/checkpoint/checkpoint_lock.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/os/host_name.h"
 #include "tests/os/scratch.h"
 

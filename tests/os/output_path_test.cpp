@@ -11,7 +11,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "gpipe/checkpoint/output_file.h"
+#include "gpipe/os/output_file.h"
 #include "tests/os/scratch.h"
 
 namespace gpipe {

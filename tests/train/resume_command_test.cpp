@@ -12,7 +12,7 @@
 #include <string>
 
 #include "run_command.h"
-#include "tests/launch/running_command.h"
+#include "tests/cli/launch/running_command.h"
 #include "tests/os/scratch.h"
 #include "tests/train/image_files.h"
 

@@ -11,8 +11,8 @@
 #include <string>
 
 #include "run_command.h"
+#include "tests/cli/launch/running_command.h"
 #include "tests/execute/network_namespaces.h"
-#include "tests/launch/running_command.h"
 #include "tests/train/image_files.h"
 
 namespace gpipe::cli {

@@ -7,8 +7,8 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/launch/network.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/os/network.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
 

@@ -10,9 +10,9 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/launch/network.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/os/blocked_signal.h"
+#include "gpipe/os/network.h"
 #include "gpipe/transport/c10d/handshake.h"
 
 namespace gpipe {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/launch/pipe.h"
+#include "gpipe/os/pipe.h"
 #include "gpipe/transport/c10d/gate.h"
 #include "gpipe/transport/c10d/store_message.h"
 

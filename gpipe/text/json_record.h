@@ -1,0 +1,62 @@
+// Reads the fields of a JSON record, and says where and why it cannot.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "gpipe/text/json_tables.h"
+
+namespace gpipe {
+
+// The fields of one kind of record; those from `first_optional` on may be absent.
+struct JsonForm {
+  const char* what;
+  std::vector<std::string> fields;
+  std::size_t first_optional;
+};
+
+// A record whose fields are known, given once and complete: the constructor throws ParseError otherwise, and so does a
+// field of another kind than asked for.
+class JsonReader {
+ public:
+  // REQUIRES: all outlive this. `where` stands in front of every message.
+  JsonReader(std::string_view text, const JsonRecord& record, const JsonForm& form, std::string where);
+
+  std::size_t offset() const { return record_.offset; }
+  bool has(std::string_view name) const { return find(name) != nullptr; }
+  // REQUIRES of these: the field is there.
+  const JsonField& field(std::string_view name) const { return *find(name); }
+  std::string string(std::string_view name) const;
+  double seconds(std::string_view name) const;
+  std::int64_t bytes(std::string_view name) const;
+  int count(std::string_view name, int least) const;  // from `least` to 2^31-1
+
+  [[noreturn]] void fail(std::size_t offset, const std::string& what) const {
+    json_fail_at(text_, offset, where_ + what);
+  }
+  // "field" is 3; expected ...
+  [[noreturn]] void fail_value(const JsonField& field, const std::string& expected) const;
+
+ private:
+  const JsonField* find(std::string_view name) const;
+
+  std::string_view text_;
+  const JsonRecord& record_;
+  std::string where_;
+};
+
+// Throws ParseError unless the tables are among `names`, each once, and no scalar beside them has such a name, nor any of
+// them a name of `top`.
+void check_json_tables(std::string_view text, const JsonTables& tables, const JsonForm& top,
+                       const std::vector<std::string>& names);
+
+// The table of that name; null if there is none.
+const JsonTable* find_json_table(const JsonTables& tables, std::string_view name);
+
+// " (did you mean ...?)", or nothing.
+std::string json_hint(std::string_view name, const std::vector<std::string>& candidates);
+
+}  // namespace gpipe

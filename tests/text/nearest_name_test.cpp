@@ -1,0 +1,60 @@
+#include "gpipe/text/nearest_name.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+namespace gpipe {
+namespace {
+
+const std::vector<std::string> kSchedules = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1",
+                                             "zb-h2", "zb-v", "v-half",      "v-min",      "forward"};
+
+TEST(NearestName, FindsANameWithAMissingLetter) { EXPECT_EQ(nearest_name("gpip", kSchedules), "gpipe"); }
+
+TEST(NearestName, FindsANameWithAnExtraLetter) { EXPECT_EQ(nearest_name("interleavedd", kSchedules), "interleaved"); }
+
+TEST(NearestName, FindsANameWithAReplacedLetter) { EXPECT_EQ(nearest_name("loopet-bfs", kSchedules), "looped-bfs"); }
+
+TEST(NearestName, CountsSwappedNeighboursAsOneEdit) {
+  EXPECT_EQ(nearest_name("fbrward", {"forward"}), "forward");  // one replaced
+  EXPECT_EQ(nearest_name("1fb1", kSchedules), "1f1b");         // one swap; two replacements would be too many of four
+}
+
+TEST(NearestName, IgnoresCase) { EXPECT_EQ(nearest_name("ZB-V", kSchedules), "zb-v"); }
+
+TEST(NearestName, PrefersTheNearerOfTwo) {
+  EXPECT_EQ(nearest_name("zb-h2x", kSchedules), "zb-h2");
+  EXPECT_EQ(nearest_name("stages", {"stage", "stages"}), "stages");
+}
+
+TEST(NearestName, TakesTheFirstOfSeveralEquallyNear) { EXPECT_EQ(nearest_name("zb-h", kSchedules), "zb-h1"); }
+
+TEST(NearestName, IsEmptyWhenMoreThanAThirdOfTheLettersWouldChange) {
+  EXPECT_EQ(nearest_name("gp", kSchedules), "");
+  EXPECT_EQ(nearest_name("abcxyz", {"abcdef"}), "");        // three of six
+  EXPECT_EQ(nearest_name("abcdxy", {"abcdef"}), "abcdef");  // two of six
+  EXPECT_EQ(nearest_name("x", {"y"}), "");
+}
+
+TEST(NearestName, IsEmptyForAnEmptyNameOrNoCandidates) {
+  EXPECT_EQ(nearest_name("", kSchedules), "");
+  EXPECT_EQ(nearest_name("gpipe", {}), "");
+}
+
+TEST(NearestName, TakesBytesThatAreNotText) {
+  EXPECT_EQ(nearest_name(std::string("g\xff\x00pe", 5), kSchedules), "");
+  EXPECT_EQ(nearest_name("gp\xffpe", kSchedules), "gpipe");
+}
+
+TEST(NearestName, AnswersAHugeNameAtOnce) {
+  const std::string huge(64 << 20, 'g');
+  const auto start = std::chrono::steady_clock::now();
+  EXPECT_EQ(nearest_name(huge, kSchedules), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+}
+
+}  // namespace
+}  // namespace gpipe
