@@ -8,8 +8,8 @@
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/c10d/exchange.h"
-#include "gpipe/transport/c10d/fingerprint.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -29,7 +29,13 @@ WeightsReport load_weights(const Safetensors& content, const std::string& path, 
 
 bool any_rank(const Pipeline& pipeline, bool value) {
   if (pipeline->ranks() == nullptr) return value;
-  for (const std::string& given : pipeline->ranks()->exchange().gather(value ? "yes" : "no")) value |= given == "yes";
+  detail::WireRecord own;
+  own.add("value", value);
+  for (const detail::WireRecord& given : pipeline->ranks()->exchange().gather(own)) {
+    detail::WireReader reader(given, "this is not a rank's yes or no");
+    value |= reader.flag("value");
+    reader.finish();
+  }
   return value;
 }
 
@@ -38,35 +44,50 @@ void agree_on(const Pipeline& pipeline, const std::string& text) {
 }
 
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {
-  return pipeline->ranks() == nullptr ? text : pipeline->ranks()->exchange().gather(text).front();
+  if (pipeline->ranks() == nullptr) return text;
+  detail::WireRecord own;
+  own.add("text", text);
+  const detail::WireRecord first = pipeline->ranks()->exchange().gather(own).front();
+  detail::WireReader reader(first, "this is not a rank's text");
+  std::string of_first = reader.text("text");
+  reader.finish();
+  return of_first;
 }
 
 NamedTensors gather_weights(const Pipeline& pipeline) {
   if (pipeline->ranks() == nullptr) return weights_of(*pipeline);
-  const std::size_t num_parameters = pipeline->named_parameters().size();
-  Fingerprint names;
-  Tensors own(1);
+  std::vector<std::string> names;
+  Tensors tensors;
   const bool gives = pipeline->ranks()->own_replica() == 0;  // the other replicas have the same
   for (const auto& [name, tensor] : gives ? weights_of(*pipeline) : NamedTensors()) {
-    names.emplace_back(names.size() < num_parameters ? "parameter" : "buffer", name);
-    own.push_back(tensor.detach());
+    names.push_back(name);
+    tensors.push_back(tensor.detach());
   }
-  own[0] = to_tensor(encode(names));
+  detail::WireRecord own;
+  own.add("num_parameters", gives ? pipeline->named_parameters().size() : 0);
+  own.add("names", std::move(names));
+  own.add("tensors", tensors);
 
   const LayerNames layers(*pipeline);
-  std::map<std::pair<std::string, int>, NamedTensors> found;  // by kind and layer
-  for (const Tensors& given : pipeline->ranks()->exchange().collect(own)) {
-    std::size_t next = 1;
-    for (const auto& [kind, name] : decode_fingerprint(to_text(given.at(0)))) {
-      found[{kind, layers.layer_of(name)}].emplace_back(name, given.at(next++));
+  std::map<std::pair<bool, int>, NamedTensors> found;  // by whether they are parameters, and by layer
+  for (const detail::WireRecord& given : pipeline->ranks()->exchange().collect(own)) {
+    detail::WireReader reader(given, "these are not weights of a rank");
+    const std::size_t count = reader.num_rows({"names", "tensors"});
+    const auto num_parameters = reader.integer<std::int64_t>("num_parameters", 0, static_cast<std::int64_t>(count));
+    const std::vector<std::string>& of_rank = reader.texts("names");
+    const Tensors values = reader.tensors("tensors");
+    reader.finish();
+    for (std::size_t index = 0; index < count; ++index) {
+      const bool is_parameter = index < static_cast<std::size_t>(num_parameters);
+      found[{is_parameter, layers.layer_of(of_rank[index])}].emplace_back(of_rank[index], values[index]);
     }
   }
   std::vector<std::string> layer_names;
   for (int layer = 0; layer < pipeline->num_layers(); ++layer) layer_names.push_back(pipeline->layer_name(layer));
   NamedTensors weights;
-  for (const char* kind : {"parameter", "buffer"}) {
+  for (const bool is_parameter : {true, false}) {
     for (const int layer : registration_order(layer_names)) {
-      for (auto& weight : found[{kind, layer}]) weights.push_back(std::move(weight));
+      for (auto& weight : found[{is_parameter, layer}]) weights.push_back(std::move(weight));
     }
   }
   return weights;

@@ -7,6 +7,7 @@
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/on_host.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -30,18 +31,20 @@ double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
   Tensors grads;
   std::map<int, Tensors> norms;  // by layer
-  std::vector<std::int64_t> layer_of_norm;
-  Tensors own(1);
+  std::vector<int> layer_of_norm;
+  Tensors own_norms;
   for (const ChainLayer& layer : built_layers()) {
     for (const at::Tensor& parameter : layer.layer.module->parameters()) {
       if (!parameter.grad().defined()) continue;
       grads.push_back(parameter.grad().data());
-      own.push_back(on_host(norm_of(grads.back(), norm_type)));
+      own_norms.push_back(on_host(norm_of(grads.back(), norm_type)));
       layer_of_norm.push_back(layer.index);
     }
   }
-  own[0] = torch::tensor(layer_of_norm, torch::kLong);
-  std::vector<Tensors> by_rank = {own};
+  detail::WireRecord own;
+  own.add("layers", layer_of_norm);
+  own.add("norms", own_norms);
+  std::vector<detail::WireRecord> by_rank = {own};
   if (ranks_ != nullptr)
     agree(
         make_call("clip_grad_norm_"), [](StepCall&) {}, &by_rank);
@@ -49,11 +52,13 @@ double PipelineImpl::clip_grad_norm(double max_norm, double norm_type) {
     const auto first = by_rank.begin() + ranks_->rank_of_worker(0);
     by_rank = {first, first + options_.num_stages()};
   }
-  for (const Tensors& given : by_rank) {
-    for (std::size_t index = 1; index < given.size(); ++index) {
-      const auto layer = given[0].data_ptr<std::int64_t>()[index - 1];
-      norms[static_cast<int>(layer)].push_back(given[index]);
-    }
+  for (const detail::WireRecord& given : by_rank) {
+    detail::WireReader reader(given, "these are not norms of gradients");
+    const std::size_t count = reader.num_rows({"layers", "norms"});
+    const std::vector<int> of_layer = reader.integers<int>("layers", 0, num_layers() - 1);
+    const Tensors of_rank = reader.tensors("norms");
+    reader.finish();
+    for (std::size_t index = 0; index < count; ++index) norms[of_layer[index]].push_back(of_rank[index]);
   }
   std::vector<std::string> names;
   for (const ChainLayer& layer : layers_) names.push_back(layer.name);

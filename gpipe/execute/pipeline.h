@@ -361,7 +361,7 @@ class PipelineImpl : public torch::nn::Module {
   // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
   // rank in `given`. By replica.
   std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                              std::vector<Tensors>* given = nullptr);
+                              std::vector<detail::WireRecord>* given = nullptr);
   StepCall make_call(const std::string& name) const;
   ReadyBatch ready(StepCall call, const Tensors& inputs, const Tensors* targets,
                    std::vector<MicroBatch>* target_batches);

@@ -15,6 +15,7 @@
 #include "gpipe/plan/plan.h"
 #include "gpipe/simulate/planner.h"
 #include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -115,9 +116,8 @@ void PipelineImpl::split_by_profile(const MicroBatch& sample, const StageLoss& l
   }
   if (ranks_ != nullptr) {
     // What one rank has measured holds for all.
-    std::string text = encode(ChosenStages{layers_per_stage_, recompute_by_stage_, rematerialization_, profile_});
-    text = ranks_->exchange().gather(text).front();
-    ChosenStages chosen = decode_chosen_stages(text);
+    const ChosenStages own{layers_per_stage_, recompute_by_stage_, rematerialization_, profile_};
+    ChosenStages chosen = read_chosen_stages(ranks_->exchange().gather(to_record(own)).front());
     const int num_stages = static_cast<int>(worker_of_stage_.size());
     check_balance(chosen.layers_per_stage, num_layers(), num_stages);
     check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, num_stages);

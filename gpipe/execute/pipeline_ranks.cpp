@@ -12,6 +12,7 @@
 #include "gpipe/execute/replicas.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -76,7 +77,7 @@ StepCall PipelineImpl::make_call(const std::string& name) const {
 }
 
 std::vector<StepCall> PipelineImpl::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                                          std::vector<Tensors>* given) {
+                                          std::vector<detail::WireRecord>* given) {
   if (ranks_ == nullptr) {
     prepare(call);
     return {std::move(call)};
@@ -90,21 +91,21 @@ std::vector<StepCall> PipelineImpl::agree(StepCall call, const std::function<voi
     call.refusal = exception.what();
     if (call.refusal.empty()) call.refusal = "an error without a text";
   }
-  Tensors own = {to_tensor(encode(call))};
-  if (given != nullptr) {
-    const Tensors& extra = given->at(0);
-    own.insert(own.end(), extra.begin(), extra.end());
-    given->clear();
-  }
+  detail::WireRecord own = to_record(call);
+  if (given != nullptr) own.append(given->front());
   std::vector<StepCall> of_rank;
-  for (Tensors& tensors : ranks_->exchange().gather(own)) {
-    of_rank.push_back(decode_step_call(to_text(tensors.at(0))));
-    if (given == nullptr) continue;
-    tensors.erase(tensors.begin());
-    given->push_back(std::move(tensors));
+  std::vector<detail::WireRecord> rests;
+  for (const detail::WireRecord& record : ranks_->exchange().gather(own)) {
+    of_rank.push_back(read_step_call(record, &rests.emplace_back()));
   }
   if (error != nullptr) std::rethrow_exception(error);
-  return gpipe::agree(of_rank, ranks_->num_replicas());
+  std::vector<StepCall> agreed = gpipe::agree(of_rank, ranks_->num_replicas());
+  if (given != nullptr) {
+    *given = std::move(rests);
+  } else {
+    for (const detail::WireRecord& rest : rests) detail::WireReader(rest, "this is not a call of a rank").finish();
+  }
+  return agreed;
 }
 
 std::vector<ReducedParameter> PipelineImpl::reduced_parameters() const {
@@ -143,12 +144,10 @@ void PipelineImpl::copy_first_replica() {
   add(named_buffers());
   together([&] {
     Replicas& replicas = *ranks_->replicas();
-    const std::vector<Tensors> of_replica = replicas.gather({to_tensor(encode(own))});
+    const std::vector<detail::WireRecord> of_replica = replicas.gather(to_record(own));
     for (int replica = 1; replica < replicas.size(); ++replica) {
-      check_same_tensors(decode_fingerprint(to_text(of_replica[0].at(0))),
-                         ranks_->rank_of_worker(ranks_->own_worker(), 0),
-                         decode_fingerprint(to_text(of_replica[replica].at(0))),
-                         ranks_->rank_of_worker(ranks_->own_worker(), replica));
+      check_same_tensors(read_fingerprint(of_replica[0]), ranks_->rank_of_worker(ranks_->own_worker(), 0),
+                         read_fingerprint(of_replica[replica]), ranks_->rank_of_worker(ranks_->own_worker(), replica));
     }
     replicas.copy_first(values);
   });

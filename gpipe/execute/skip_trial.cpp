@@ -4,7 +4,6 @@
 #include <torch/types.h>
 
 #include <cstdint>
-#include <limits>
 #include <optional>
 #include <string>
 #include <utility>
@@ -16,7 +15,7 @@
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
 #include "gpipe/transport/c10d/exchange.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -27,55 +26,57 @@ struct Baton {
   SkipTracer::State skips;
 };
 
-// Text, the stashed tensors, the others.
-Tensors encode(const Baton& baton) {
-  Fingerprint entries;
-  Tensors encoded(1);
+// Whether a later stage pops it.
+bool is_open(const SkipTracer::Use& use) { return use.pop_layer < 0 && use.stashed.tensor.defined(); }
+
+detail::WireRecord to_record(const Baton& baton) {
+  std::vector<std::string> names;
+  std::vector<int> stash_layers;
+  std::vector<int> pop_layers;
+  std::vector<std::int64_t> bytes;
+  std::vector<bool> are_changed;
+  Tensors stashed;
   for (const auto& [name, use] : baton.skips.uses) {
-    const bool is_open = use.pop_layer < 0 && use.stashed.tensor.defined();
-    const bool is_changed = is_open && version_of(use.stashed.tensor) != use.stashed.version;
-    entries.emplace_back("skip", name);
-    for (const std::int64_t number :
-         {static_cast<std::int64_t>(use.stash_layer), static_cast<std::int64_t>(use.pop_layer), use.bytes,
-          static_cast<std::int64_t>(is_changed)}) {
-      entries.emplace_back("", std::to_string(number));
-    }
-    encoded.push_back(is_open ? use.stashed.tensor : at::Tensor());
+    names.push_back(name);
+    stash_layers.push_back(use.stash_layer);
+    pop_layers.push_back(use.pop_layer);
+    bytes.push_back(use.bytes);
+    are_changed.push_back(is_open(use) && version_of(use.stashed.tensor) != use.stashed.version);
+    stashed.push_back(is_open(use) ? use.stashed.tensor : at::Tensor());
   }
-  for (const std::string& violation : baton.skips.violations) entries.emplace_back("violation", violation);
-  encoded[0] = to_tensor(gpipe::encode(entries));
-  encoded.insert(encoded.end(), baton.tensors.begin(), baton.tensors.end());
-  return encoded;
+  detail::WireRecord record;
+  record.add("skips", std::move(names));
+  record.add("stash_layers", stash_layers);
+  record.add("pop_layers", pop_layers);
+  record.add("bytes", bytes);
+  record.add("are_changed", are_changed);
+  record.add("stashed", stashed);
+  record.add("violations", baton.skips.violations);
+  record.add("tensors", baton.tensors);
+  return record;
 }
 
-// `stashed` may be left out.
-SkipTracer::State decode_skips(const std::string& text, const Tensors& stashed) {
-  SkipTracer::State skips;
-  std::size_t next = 0;
-  const Fingerprint entries = decode_fingerprint(text);
-  for (std::size_t index = 0; index < entries.size(); ++index) {
-    const auto& [kind, value] = entries[index];
-    if (kind == "violation") skips.violations.push_back(value);
-    if (kind != "skip") continue;
-    SkipTracer::Use& use = skips.uses[value];
-    const auto number = [&](std::size_t offset) {
-      if (index + offset >= entries.size()) throw InvalidArgument("these are not skips: an entry is missing");
-      return decode_number(entries[index + offset].second, -1, std::numeric_limits<std::int64_t>::max());
-    };
-    use.stash_layer = static_cast<int>(number(1));
-    use.pop_layer = static_cast<int>(number(2));
-    use.bytes = number(3);
-    if (next < stashed.size()) use.stashed.tensor = stashed[next++];
-    const bool is_changed = number(4) != 0;
-    use.stashed.version = is_changed ? -1 : (use.stashed.tensor.defined() ? version_of(use.stashed.tensor) : 0);
-  }
-  return skips;
-}
-
-Baton decode(const Tensors& encoded) {
+Baton read_baton(const detail::WireRecord& record, int num_layers) {
+  detail::WireReader reader(record, "these are not skips");
+  const std::size_t count = reader.num_rows({"skips", "stash_layers", "pop_layers", "bytes", "are_changed", "stashed"});
+  const std::vector<std::string>& names = reader.texts("skips");
+  const std::vector<int> stash_layers = reader.integers<int>("stash_layers", -1, num_layers - 1);
+  const std::vector<int> pop_layers = reader.integers<int>("pop_layers", -1, num_layers - 1);
+  const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("bytes", 0);
+  const std::vector<bool> are_changed = reader.flags("are_changed");
+  const Tensors stashed = reader.tensors("stashed");
   Baton baton;
-  baton.skips = decode_skips(to_text(encoded.at(0)), {encoded.begin() + 1, encoded.end()});
-  baton.tensors.assign(encoded.begin() + 1 + static_cast<std::ptrdiff_t>(baton.skips.uses.size()), encoded.end());
+  for (std::size_t index = 0; index < count; ++index) {
+    SkipTracer::Use& use = baton.skips.uses[names[index]];
+    use.stash_layer = stash_layers[index];
+    use.pop_layer = pop_layers[index];
+    use.bytes = bytes[index];
+    use.stashed.tensor = stashed[index];
+    use.stashed.version = are_changed[index] ? -1 : (stashed[index].defined() ? version_of(stashed[index]) : 0);
+  }
+  baton.skips.violations = reader.texts("violations");
+  baton.tensors = reader.tensors("tensors");
+  reader.finish();
   return baton;
 }
 
@@ -145,12 +146,12 @@ class Trial {
 
   Baton take(int stage, int id) const {
     FlowReceiver receiver(ranks_.peers(), flow(stage - 1, id, stage - 1));
-    return decode(receive(receiver, 0));
+    return read_baton(receive(receiver, 0), static_cast<int>(names_.size()));
   }
 
   void put(int stage, int id, const Baton& baton) const {
     FlowSender sender(ranks_.peers(), flow(stage, id, stage + 1));
-    send(sender, encode(baton), 0);
+    send(sender, to_record(baton), 0);
     sender.flush();
   }
 
@@ -190,12 +191,12 @@ class Trial {
 
 std::vector<SkipProfile> try_skips(const TrialModel& model, const MicroBatch& sample, const Ranks& ranks) {
   Trial trial(model, ranks);
-  const std::optional<Baton> baton = trial.run(sample);
-  std::string text;
-  if (baton) text = to_text(encode(*baton).front());
-  const int last = ranks.rank_of_worker(model.worker_of_stage.back());
-  text = ranks.exchange().gather(text)[static_cast<std::size_t>(last)];
-  SkipTracer tracer(trial.names(), decode_skips(text, {}));
+  Baton baton = trial.run(sample).value_or(Baton());
+  baton.tensors.clear();  // the ranks need the skips only
+  for (auto& [name, use] : baton.skips.uses) use.stashed.tensor = at::Tensor();
+  const auto last = static_cast<std::size_t>(ranks.rank_of_worker(model.worker_of_stage.back()));
+  const detail::WireRecord record = ranks.exchange().gather(to_record(baton))[last];
+  SkipTracer tracer(trial.names(), read_baton(record, static_cast<int>(trial.names().size())).skips);
   return tracer.finish(/*complete=*/true);
 }
 

@@ -9,6 +9,7 @@
 #include "gpipe/model/sandbox.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -182,13 +183,21 @@ void StepInFlight::end_listeners() {
       lengths.push_back(own.defined() ? own.numel() : 0);
       if (own.defined()) kept.push_back(own.reshape({-1}).to(at::kDouble));
     }
-    const std::vector<Tensors> by_replica = replicas->gather({at::tensor(lengths, at::kLong), at::cat(kept)});
+    detail::WireRecord own;
+    own.add("lengths", lengths);
+    own.add("kept", at::cat(kept));
+    const std::vector<detail::WireRecord> by_replica = replicas->gather(own);
     for (int replica = 0; replica < replicas->size(); ++replica) {
       if (replica == replicas->own()) continue;
+      detail::WireReader reader(by_replica[replica], "this is not what the layers of a replica have kept");
+      reader.check_num_rows({"lengths"}, listeners.size());
+      const std::vector<std::int64_t> of_listener = reader.integers<std::int64_t>("lengths", 0);
+      const at::Tensor of_replica = reader.tensor("kept");
+      reader.finish();
       std::int64_t begin = 0;
       for (std::size_t index = 0; index < listeners.size(); ++index) {
-        const std::int64_t length = by_replica[replica].at(0).data_ptr<std::int64_t>()[index];
-        if (length > 0) listeners[index]->keep(by_replica[replica].at(1).narrow(0, begin, length));
+        const std::int64_t length = of_listener[index];
+        if (length > 0) listeners[index]->keep(of_replica.narrow(0, begin, length));
         begin += length;
       }
     }
@@ -286,7 +295,7 @@ std::string StepInFlight::share(StepResult& result, const LossParts& parts, cons
     report.refusal = refusal;
     const World& world = pipeline_.ranks_->peers().world();
     const int last_worker = schedule().worker_of_stage.back();
-    std::string agreed = merge(result, pipeline_.ranks_->exchange().gather(encode(report)), world, last_worker);
+    std::string agreed = merge(result, pipeline_.ranks_->exchange().gather(to_record(report)), world, last_worker);
     pipeline_.last_timeline_ = result.timeline;
     return agreed;
   });
