@@ -45,6 +45,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/weights.cpp
   gpipe/transport/on_host.cpp
   gpipe/transport/stage_stream.cpp
+  gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp
   gpipe/transport/c10d/exchange.cpp
   gpipe/transport/c10d/fingerprint.cpp

@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "gpipe/transport/channel.h"
+#include "gpipe/interpret/channel.h"
 
 namespace gpipe::data {
 

@@ -70,12 +70,11 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
 void RunCheckpoints::lock(const Pipeline& pipeline) {
   const auto take = [&] {
     if (read_world().rank == 0) lock_ = lock_checkpoints(real_file_system(), options_.checkpoint_dir);
-    return std::string();
   };
   if (pipeline->world().size == 1) {
     take();
   } else {
-    agree(*pipeline, "locking the folder of the checkpoints", take);
+    agree(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) { take(); });
   }
   if (lock_ == nullptr || lock_->problem().empty()) return;
   cli::print(fmt::format("note: {} cannot be locked ({}): see to it that no other training saves there\n",

@@ -275,10 +275,8 @@ TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline,
   if (is_alone) {
     prepared = prepare(path, pipeline, optimizer, options);
   } else {
-    agree(*pipeline, "reading a checkpoint", [&]() -> std::string {
-      prepared = prepare(path, pipeline, optimizer, options);
-      return "";
-    });
+    agree(*pipeline, "reading a checkpoint",
+          [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
   }
   apply(prepared);
   pipeline->set_step(prepared.pipeline_step);

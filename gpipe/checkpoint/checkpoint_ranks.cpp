@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 #include <utility>
 
 #include "gpipe/checkpoint/parallel.h"
@@ -14,13 +13,12 @@
 #include "gpipe/execute/group/step_call.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/os/paths.h"
-#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
 
 namespace fs = std::filesystem;
-using Json = nlohmann::json;
 
 std::string without_slashes(std::string path) {
   while (path.size() > 1 && path.back() == '/') path.pop_back();
@@ -31,19 +29,18 @@ constexpr auto kLookAgain = std::chrono::milliseconds(100);
 
 // What a rank says besides its call.
 struct Said {
-  std::string value;
+  detail::WireRecord given;  // nothing if there is an error
   std::string error;
   bool is_bad_argument = false;
   std::exception_ptr exception;  // on the rank itself
-
-  Json to_json() const { return {{"value", value}, {"error", error}, {"bad_argument", is_bad_argument}}; }
 };
 
-Said say(const std::function<std::string()>& give) {
+Said say(const std::function<void(detail::WireRecord&)>& give) {
   Said said;
   try {
-    said.value = give();
+    give(said.given);
   } catch (const std::exception& error) {
+    said.given = {};
     said.error = error.what();
     if (said.error.empty()) said.error = "an error without a text";
     said.is_bad_argument = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
@@ -56,18 +53,23 @@ std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name
   StepCall call;
   call.name = name;
   call.step = pipeline.step();
-  const std::string text = own.to_json().dump(-1, ' ', false, Json::error_handler_t::replace);
+  detail::WireRecord record = to_record(call);
+  record.add("error", own.error);
+  record.add("is_bad_argument", own.is_bad_argument);
+  record.append(own.given);
   std::vector<StepCall> calls;
-  std::vector<Said> said;
-  std::vector<std::string> texts;
-  for (const Tensors& given : pipeline.engine().group().gather({to_tensor(encode(call)), to_tensor(text)})) {
-    calls.push_back(decode_step_call(to_text(given.at(0))));
-    texts.push_back(given.size() > 1 ? to_text(given[1]) : "");
+  std::vector<detail::WireRecord> rests;
+  for (const detail::WireRecord& told : pipeline.engine().group().gather(record)) {
+    calls.push_back(read_step_call(told, &rests.emplace_back()));
   }
-  gpipe::agree(calls);  // throws if one of them is another call, whose text would mean nothing
-  for (const std::string& one : texts) {
-    const Json json = Json::parse(one);
-    said.push_back({json.at("value"), json.at("error"), json.at("bad_argument"), nullptr});
+  gpipe::agree(calls);  // throws if one of them is another call, whose rest would mean nothing
+  std::vector<Said> said;
+  for (const detail::WireRecord& rest : rests) {
+    detail::WireReader reader(rest, "this is not what a rank says of a checkpoint");
+    Said& one = said.emplace_back();
+    one.error = reader.text("error");
+    one.is_bad_argument = reader.flag("is_bad_argument");
+    one.given = reader.rest();
   }
   said[static_cast<std::size_t>(pipeline.world().rank)].exception = own.exception;
   return said;
@@ -85,16 +87,38 @@ void throw_first(const PipelineImpl& pipeline, const std::vector<Said>& said) {
   throw CheckpointError(text);
 }
 
-std::string encode_files(const std::vector<ManifestFile>& files) {
-  Json list = Json::array();
-  for (const ManifestFile& file : files) list.push_back({file.name, file.bytes, file.hash});
-  return list.dump();
+void add_files(detail::WireRecord& record, const std::vector<ManifestFile>& files) {
+  std::vector<std::string> names;
+  std::vector<std::int64_t> bytes;
+  std::vector<std::string> hashes;
+  for (const ManifestFile& file : files) {
+    names.push_back(file.name);
+    bytes.push_back(file.bytes);
+    hashes.push_back(file.hash);
+  }
+  record.add("file_names", std::move(names));
+  record.add("file_bytes", bytes);
+  record.add("file_hashes", std::move(hashes));
 }
 
-std::vector<ManifestFile> parse_files(const std::string& text) {
+std::vector<ManifestFile> read_files(const detail::WireRecord& record) {
+  detail::WireReader reader(record, "these are not files of a checkpoint");
+  const std::size_t count = reader.num_rows({"file_names", "file_bytes", "file_hashes"});
+  const std::vector<std::string>& names = reader.texts("file_names");
+  const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("file_bytes", 0);
+  const std::vector<std::string>& hashes = reader.texts("file_hashes");
+  reader.finish();
   std::vector<ManifestFile> files;
-  for (const Json& file : Json::parse(text)) files.push_back({file.at(0), file.at(1), file.at(2)});
+  for (std::size_t index = 0; index < count; ++index) files.push_back({names[index], bytes[index], hashes[index]});
   return files;
+}
+
+// The only thing that a rank has given.
+std::string read_text(const detail::WireRecord& record, const std::string& name) {
+  detail::WireReader reader(record, "this is not what a rank says of a checkpoint");
+  std::string text = reader.text(name);
+  reader.finish();
+  return text;
 }
 
 // The groups of all ranks of the first replica as one. Throws InvalidArgument if they are not parts of the same training.
@@ -131,13 +155,13 @@ std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank, i
 
 }  // namespace
 
-std::vector<std::string> agree(const PipelineImpl& pipeline, const std::string& call,
-                               const std::function<std::string()>& give) {
-  const std::vector<Said> said = exchange(pipeline, call, say(give));
+std::vector<detail::WireRecord> agree(const PipelineImpl& pipeline, const std::string& call,
+                                      const std::function<void(detail::WireRecord&)>& give) {
+  std::vector<Said> said = exchange(pipeline, call, say(give));
   throw_first(pipeline, said);
-  std::vector<std::string> values;
-  for (const Said& one : said) values.push_back(one.value);
-  return values;
+  std::vector<detail::WireRecord> given;
+  for (Said& one : said) given.push_back(std::move(one.given));
+  return given;
 }
 
 RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
@@ -146,20 +170,22 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
       options_(options),
       files_(options.files != nullptr ? *options.files : real_file_system()),
       commits_(pipeline->world().rank == 0) {
-  const std::vector<std::string> manifests = agree(*pipeline_, "saving a checkpoint", [&] {
+  const auto manifests = agree(*pipeline_, "saving a checkpoint", [&](detail::WireRecord& given) {
     snapshot_ = make_snapshot();
-    return to_json(snapshot_.manifest);
+    given.add("manifest", to_json(snapshot_.manifest));
   });
   std::vector<Manifest> of_rank;
-  for (const std::string& manifest : manifests) of_rank.push_back(parse_manifest(manifest, "a rank's manifest"));
+  for (const detail::WireRecord& given : manifests) {
+    of_rank.push_back(parse_manifest(read_text(given, "manifest"), "a rank's manifest"));
+  }
   snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->world().num_stages());
-  const std::string made = agree(*pipeline_, "making a checkpoint's folder", [&]() -> std::string {
-                             if (!commits_) return "";
-                             lock_ = lock_checkpoints(files_, folder);
-                             temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
-                             return fs::path(temporary_).filename();
-                           }).front();
-  if (!commits_) temporary_ = without_slashes(folder) + "/" + made;
+  const auto made = agree(*pipeline_, "making a checkpoint's folder", [&](detail::WireRecord& given) {
+    if (!commits_) return;
+    lock_ = lock_checkpoints(files_, folder);
+    temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
+    given.add("folder", fs::path(temporary_).filename().string());
+  });
+  if (!commits_) temporary_ = without_slashes(folder) + "/" + read_text(made.front(), "folder");
   written_ = std::async(std::launch::async, [this] { return write_shards(); });
 }
 
@@ -192,9 +218,11 @@ bool RankSave::can_finish() const { return !pipeline_->engine().group().has_fail
 bool RankSave::is_ready() const { return written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
 bool RankSave::is_written() {
-  const auto look = [&] { return std::string(is_ready() ? "yes" : "no"); };
-  const std::vector<std::string> answers = agree(*pipeline_, "looking after a checkpoint", look);
-  return std::all_of(answers.begin(), answers.end(), [](const std::string& answer) { return answer == "yes"; });
+  const auto answers = agree(*pipeline_, "looking after a checkpoint",
+                             [&](detail::WireRecord& given) { given.add("is_ready", is_ready()); });
+  return std::all_of(answers.begin(), answers.end(), [](const detail::WireRecord& answer) {
+    return detail::WireReader(answer, "this is not what a rank says of a checkpoint").flag("is_ready");
+  });
 }
 
 SavedCheckpoint RankSave::finish() {
@@ -202,20 +230,22 @@ SavedCheckpoint RankSave::finish() {
   while (!is_written()) written_.wait_for(kLookAgain);
   SavedCheckpoint saved;
   try {
-    const std::vector<std::string> shards =
-        agree(*pipeline_, "ending a checkpoint", [&] { return encode_files(written_.get()); });
-    const std::string told =
-        agree(*pipeline_, "putting a checkpoint in place", [&]() -> std::string {
-          if (!commits_) return "";
-          saved = commit(shards);
-          return Json({fs::path(saved.path).filename().string(), saved.bytes, saved.not_removed, lock_->problem()})
-              .dump();
-        }).front();
-    const Json result = Json::parse(told);
-    saved.path = directory_of(temporary_) + "/" + result.at(0).get<std::string>();
-    saved.bytes = result.at(1);
-    saved.not_removed = result.at(2).get<std::vector<std::string>>();
-    saved.not_locked = result.at(3);
+    const auto shards =
+        agree(*pipeline_, "ending a checkpoint", [&](detail::WireRecord& given) { add_files(given, written_.get()); });
+    const auto told = agree(*pipeline_, "putting a checkpoint in place", [&](detail::WireRecord& given) {
+      if (!commits_) return;
+      saved = commit(shards);
+      given.add("folder", fs::path(saved.path).filename().string());
+      given.add("bytes", saved.bytes);
+      given.add("not_removed", saved.not_removed);
+      given.add("not_locked", lock_->problem());
+    });
+    detail::WireReader reader(told.front(), "this is not a saved checkpoint");
+    saved.path = directory_of(temporary_) + "/" + reader.text("folder");
+    saved.bytes = reader.integer<std::int64_t>("bytes", 0);
+    saved.not_removed = reader.texts("not_removed");
+    saved.not_locked = reader.text("not_locked");
+    reader.finish();
   } catch (...) {
     if (commits_ && saved.path.empty()) discard_checkpoint(files_, temporary_);
     throw;
@@ -223,10 +253,10 @@ SavedCheckpoint RankSave::finish() {
   return saved;
 }
 
-SavedCheckpoint RankSave::commit(const std::vector<std::string>& shards) const {
+SavedCheckpoint RankSave::commit(const std::vector<detail::WireRecord>& shards) const {
   Manifest manifest = snapshot_.manifest;
-  for (const std::string& of_rank : shards) {
-    for (ManifestFile& file : parse_files(of_rank)) {
+  for (const detail::WireRecord& of_rank : shards) {
+    for (ManifestFile& file : read_files(of_rank)) {
       const std::string path = temporary_ + "/" + file.name;
       std::error_code error;
       if (fs::file_size(path, error) != static_cast<std::uintmax_t>(file.bytes) || error) {
@@ -262,34 +292,35 @@ Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& 
   const auto read = [&] {
     manifest = read_manifest(checkpoint);
     check_hashes(checkpoint, own_share(pipeline, manifest.files));
-    return std::string();
   };
   if (pipeline.world().size == 1) {
     read();
   } else {
-    agree(pipeline, "checking a checkpoint", read);
+    agree(pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
   }
   return manifest;
 }
 
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
   const bool decides = pipeline.world().rank == 0;
-  const std::string found = agree(pipeline, "loading a checkpoint", [&]() -> std::string {
-                              if (!decides) return "";
-                              const std::string resolved = resolve_checkpoint(path);
-                              return is_there(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string();
-                            }).front();
+  const auto answers = agree(pipeline, "loading a checkpoint", [&](detail::WireRecord& given) {
+    if (!decides) return;
+    const std::string resolved = resolve_checkpoint(path);
+    given.add("found", is_there(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string());
+  });
+  const std::string found = read_text(answers.front(), "found");
   const std::string checkpoint = found.empty() ? without_slashes(path) : without_slashes(path) + "/" + found;
-  const std::vector<std::string> seen = agree(pipeline, "looking for a checkpoint", [&] {
+  const auto seen = agree(pipeline, "looking for a checkpoint", [&](detail::WireRecord& given) {
     if (!is_there(checkpoint + "/" + kManifestName)) {
       throw CheckpointError(checkpoint,
                             ": rank 0 has found this checkpoint, but it is not to be seen from here; the folder has "
                             "to be on a file system that all hosts share, under the same path");
     }
-    return to_json(read_manifest(checkpoint));
+    given.add("manifest", to_json(read_manifest(checkpoint)));
   });
+  const std::string first = read_text(seen.front(), "manifest");
   for (std::size_t rank = 1; rank < seen.size(); ++rank) {
-    if (seen[rank] == seen.front()) continue;
+    if (read_text(seen[rank], "manifest") == first) continue;
     throw CheckpointError(checkpoint, fmt::format(" is another checkpoint on rank {} than on rank 0; the folder has to "
                                                   "be on a file system that all hosts share",
                                                   rank));

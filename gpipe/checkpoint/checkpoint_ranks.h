@@ -9,6 +9,7 @@
 
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/os/file_lock.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -23,11 +24,11 @@ namespace gpipe {
 // error on every rank, and the checkpoint is not made. The ranks talk on the caller's threads only, which make the same calls in
 // the same order; only files are written on others.
 
-// What each rank gives, by rank. If giving it throws on one rank, every rank throws: that one what it threw, the others a
-// CheckpointError that names it, or InvalidArgument if it was one. Throws FingerprintError for ranks that make different calls,
-// and PeerError. REQUIRES: the pipeline runs over ranks.
-std::vector<std::string> agree(const PipelineImpl& pipeline, const std::string& call,
-                               const std::function<std::string()>& give);
+// What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that one what it
+// threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws FingerprintError for ranks that make
+// different calls, and PeerError. REQUIRES: the pipeline runs over ranks.
+std::vector<detail::WireRecord> agree(const PipelineImpl& pipeline, const std::string& call,
+                                      const std::function<void(detail::WireRecord& given)>& give);
 
 // A checkpoint on its way. All ranks make the same calls.
 class RankSave {
@@ -53,7 +54,7 @@ class RankSave {
  private:
   bool is_ready() const;
   std::vector<ManifestFile> write_shards() const;
-  SavedCheckpoint commit(const std::vector<std::string>& shards) const;
+  SavedCheckpoint commit(const std::vector<detail::WireRecord>& shards) const;
 
   const Pipeline pipeline_;
   const SaveOptions options_;

@@ -18,7 +18,7 @@
 #include "gpipe/model/memory_account.h"
 #include "gpipe/os/processors.h"
 #include "gpipe/schedule/validate.h"
-#include "gpipe/transport/c10d/exchange.h"
+#include "gpipe/transport/wire_record.h"
 #include "gpipe/version.h"
 
 namespace gpipe::detail {
@@ -243,9 +243,8 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   }
   if (!is_alone) {
     // What one rank has measured holds for all.
-    const std::string text =
-        encode(ChosenStages{cut_.layers_per_stage, cut_.recompute_by_stage, cut_.rematerialization, cut_.profile});
-    ChosenStages chosen = decode_chosen_stages(to_text(group_->gather({to_tensor(text)}).front().at(0)));
+    const ChosenStages own{cut_.layers_per_stage, cut_.recompute_by_stage, cut_.rematerialization, cut_.profile};
+    ChosenStages chosen = read_chosen_stages(group_->gather(to_record(own)).front());
     check_balance(chosen.layers_per_stage, model_->num_layers(), cut_.num_stages());
     check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, cut_.num_stages());
     cut_.layers_per_stage = std::move(chosen.layers_per_stage);

@@ -135,8 +135,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   std::shared_ptr<Boundary> boundary = Boundary::enter(entering, requires_grad);
   Watched watched_inputs;
   for (const at::Tensor& tensor : entering) watched_inputs.add(tensor);
-  const torch::autograd::edge_list input_edges =
-      with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
+  const torch::autograd::edge_list input_edges = with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
 
   if (account_ != nullptr) account_->reset_peak();
   const double start = now();

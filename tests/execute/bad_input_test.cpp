@@ -8,8 +8,8 @@
 #include <tuple>
 
 #include "gpipe/error.h"
-#include "gpipe/interpret/action_error.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/interpret/action_error.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/schedule/generators.h"
 #include "tests/execute/plain_chain.h"

@@ -1,4 +1,4 @@
-// What a profile has decided, as text for other ranks, and text that is none.
+// What a profile has decided, as a record for other ranks, and records that are none.
 #include "gpipe/execute/cut/chosen_stages.h"
 
 #include <gmock/gmock.h>
@@ -8,7 +8,7 @@
 #include <string>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -29,50 +29,66 @@ ChosenStages some_stages() {
   return chosen;
 }
 
-TEST(ChosenStages, ComeBackFromTheirText) {
+TEST(ChosenStages, ComeBackFromTheirRecord) {
   const ChosenStages chosen = some_stages();
-  const std::string text = encode(chosen);
-  const ChosenStages again = decode_chosen_stages(text);
+  const std::string text = encode_text(to_record(chosen));
+  const ChosenStages again = read_chosen_stages(detail::decode_text(text));
   EXPECT_EQ(again.layers_per_stage, chosen.layers_per_stage);
   EXPECT_EQ(again.recompute_by_stage, chosen.recompute_by_stage);
   EXPECT_EQ(again.profile.skips.size(), 2U);
-  EXPECT_EQ(encode(again), text);
+  EXPECT_EQ(encode_text(to_record(again)), text);
+  EXPECT_TRUE(read_chosen_stages(to_record({})).profile.layers.empty());
 }
 
-TEST(ChosenStages, OfTextThatIsNoneAreRefused) {
-  const Fingerprint profile = {decode_fingerprint(encode(some_stages())).at(6)};
-  ASSERT_EQ(profile.front().first, "profile");
-  const std::vector<Fingerprint> malformed = {
-      {{"from", "0"}},  // of no skip
-      {{"bytes", "0"}},
-      {profile[0], {"skip", "s"}},
-      {profile[0], {"skip", "s"}, {"to", "1"}, {"from", "0"}, {"bytes", "1"}},
-      {profile[0], {"skip", "s"}, {"from", "0"}, {"to", "1"}},
-      {profile[0], {"skip", "s"}, {"from", "0"}, {"to", "3"}, {"bytes", "1"}},  // there are three layers
-      {profile[0], {"skip", "s"}, {"from", "2"}, {"to", "1"}, {"bytes", "1"}},  // backwards
-      {profile[0], {"skip", "s"}, {"from", "0"}, {"to", "1"}, {"bytes", "-1"}},
-      {{"skip", "s"}, {"from", "0"}, {"to", "1"}, {"bytes", "1"}},  // of no profile
-      {{"layers", ""}},
-      {{"layers", "two"}},
-      {{"layers", "2 "}},
-      {{"layers", "2x"}},
-      {{"layers", "0"}},
-      {{"layers", "-1"}},
-      {{"layers", "2147483648"}},
-      {{"layers", "99999999999999999999"}},
-      {{"recompute", "sometimes"}},
-      {{"rematerialization", "3-1"}},
-      {{"profile", "{}"}},
-      {{"something", "else"}}};
-  for (const Fingerprint& entries : malformed) {
-    EXPECT_THROW(decode_chosen_stages(encode(entries)), Error) << entries.back().first << " " << entries.back().second;
+TEST(ChosenStages, OfARecordThatIsNoneAreRefused) {
+  struct Skips {
+    std::vector<std::string> names;
+    std::vector<std::int64_t> from;
+    std::vector<std::int64_t> to;
+    std::vector<std::int64_t> bytes;
+  };
+  Profile profile = some_stages().profile;
+  profile.skips.clear();
+  const auto with = [&](std::vector<std::int64_t> layers, const std::string& recompute, const std::string& runs,
+                        const std::string& json, const Skips& skips) {
+    detail::WireRecord record;
+    record.add("layers", layers);
+    record.add("recompute", recompute);
+    record.add("rematerialization", runs);
+    if (!json.empty()) record.add("profile", json);
+    record.add("skips", skips.names);
+    record.add("from", skips.from);
+    record.add("to", skips.to);
+    record.add("bytes", skips.bytes);
+    return record;
+  };
+  const std::string json = to_json(profile);
+  EXPECT_EQ(read_chosen_stages(with({3}, "always", "", json, {{"s"}, {0}, {1}, {1}})).profile.skips.size(), 1U);
+  std::vector<detail::WireRecord> malformed = {
+      with({3}, "always", "", json, {{"s"}, {0}, {1}, {}}),
+      with({3}, "always", "", json, {{}, {0}, {1}, {1}}),     // of no skip
+      with({3}, "always", "", json, {{"s"}, {0}, {3}, {1}}),  // there are three layers
+      with({3}, "always", "", json, {{"s"}, {2}, {1}, {1}}),  // backwards
+      with({3}, "always", "", json, {{"s"}, {-1}, {1}, {1}}),
+      with({3}, "always", "", json, {{"s"}, {0}, {1}, {-1}}),
+      with({3}, "always", "", json, {{"s"}, {0}, {1LL << 32}, {1}}),
+      with({3}, "always", "", "", {{"s"}, {0}, {1}, {1}}),  // of no profile
+      with({0}, "always", "", json, {}),
+      with({-1}, "always", "", json, {}),
+      with({2147483648}, "always", "", json, {}),
+      with({3}, "sometimes", "", json, {}),
+      with({3}, "always", "3-1", json, {}),
+      with({3}, "always", "", "{}", {})};
+  malformed.push_back(to_record(some_stages()));
+  malformed.back().add("something", "else");
+  malformed.emplace_back();
+  for (std::size_t index = 0; index < malformed.size(); ++index) {
+    EXPECT_THROW(read_chosen_stages(malformed[index]), Error) << index;
   }
-  EXPECT_THROW(decode_chosen_stages("6:layers1"), Error);
-  EXPECT_THROW(decode_chosen_stages("99:layers1:2"), Error);
 }
 
-TEST(ChosenStages, OfDamagedTextAreRefusedOrOthers) {
-  const std::string whole = encode(some_stages());
+TEST(ChosenStages, OfDamagedBytesAreRefusedOrOthers) {
+  const std::string whole = encode_text(to_record(some_stages()));
   std::mt19937 random(11);
   int num_refused = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -84,7 +100,7 @@ TEST(ChosenStages, OfDamagedTextAreRefusedOrOthers) {
           text[place] = static_cast<char>(random());
           break;
         case 1:
-          text[place] = "0123456789:-"[random() % 12];
+          text[place] = "\x00\x01\x02\x03\x04\x08\xff"[random() % 7];
           break;
         case 2:
           text.erase(place, 1 + random() % 8);
@@ -96,7 +112,7 @@ TEST(ChosenStages, OfDamagedTextAreRefusedOrOthers) {
       if (text.size() < 2) break;
     }
     try {
-      const ChosenStages decoded = decode_chosen_stages(text);
+      const ChosenStages decoded = read_chosen_stages(detail::decode_text(text));
       for (const int count : decoded.layers_per_stage) ASSERT_GE(count, 1);
       for (const SkipProfile& skip : decoded.profile.skips) {
         ASSERT_LE(skip.from, skip.to);

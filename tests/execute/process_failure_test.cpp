@@ -11,8 +11,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "gpipe/interpret/action_error.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/interpret/action_error.h"
 #include "gpipe/launch/world.h"
 #include "tests/execute/network_namespaces.h"
 #include "tests/execute/rank_processes.h"

@@ -9,9 +9,9 @@
 #include <limits>
 
 #include "gpipe/execute/all_ranks.h"
+#include "gpipe/execute/group/replicas.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
-#include "gpipe/execute/group/replicas.h"
 #include "tests/execute/training.h"
 #include "tests/transport/ranks.h"
 

@@ -1,5 +1,6 @@
-// Feeds arbitrary bytes to everything that reads a file. Each either takes them or throws gpipe::Error; anything else
-// that escapes, and whatever a sanitizer sees, is a defect. What parses must come back the same from its own text.
+// Feeds arbitrary bytes to everything that reads a file, and to what reads the records of other ranks. Each either takes
+// them or throws gpipe::Error; anything else that escapes, and whatever a sanitizer sees, is a defect. What parses must
+// come back the same from its own text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -14,6 +15,7 @@
 #include "gpipe/plan/profile.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
+#include "gpipe/text/wire_fields.h"
 
 namespace {
 
@@ -71,5 +73,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string json = gpipe::to_json(gpipe::parse_manifest(gpipe::seal_manifest(text), "file"));
     require(gpipe::to_json(gpipe::parse_manifest(json, "file")) == json);
   });
+  tolerate_errors([&] { require(gpipe::detail::encode_fields(gpipe::detail::decode_fields(text)) == text); });
   return 0;
 }

@@ -9,6 +9,7 @@
 #include <chrono>
 #include <string>
 
+#include "gpipe/transport/wire_record.h"
 #include "ranks.h"
 
 namespace gpipe {
@@ -139,7 +140,7 @@ TEST(Peers, AnotherVersionIsNamed) {
       Peers peers(world_of(1, 2, port));
       FAIL();
     } catch (const HandshakeError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("speaks version 7 of gpipe's protocol, this rank version 1"));
+      EXPECT_THAT(error.what(), HasSubstr("speaks version 7 of gpipe's protocol, this rank version 2"));
     }
   });
 }
@@ -227,8 +228,16 @@ TEST(Peers, AFingerprintThatEndsEarlierDiffers) {
     EXPECT_EQ(error.rank(), 1);
     EXPECT_THAT(error.what(), HasSubstr("b is '2' on rank 0, but nothing more on rank 1"));
   }
-  EXPECT_THROW(decode_fingerprint("3:ab"), InvalidArgument);
-  EXPECT_THROW(decode_fingerprint("99999999999999999999:a"), InvalidArgument);
+}
+
+TEST(Peers, AFingerprintComesBackFromItsRecord) {
+  const Fingerprint fingerprint = {{"a", "1"}, {"", "text"}, {"a", "\xff"}};
+  EXPECT_EQ(read_fingerprint(to_record(fingerprint)), fingerprint);
+  EXPECT_THROW(read_fingerprint({}), InvalidArgument);
+  detail::WireRecord record;
+  record.add("names", std::vector<std::string>{"a", "b"});
+  record.add("values", "1");
+  EXPECT_THROW(read_fingerprint(record), InvalidArgument);
 }
 
 TEST(ProvenStore, DoesWhatStoresDo) {

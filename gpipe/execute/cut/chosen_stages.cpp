@@ -4,76 +4,85 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <limits>
+#include <string>
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
 
-constexpr std::int64_t kMaxInt = std::numeric_limits<int>::max();
+constexpr const char* kNotChosenStages = "these are not chosen stages";
 
-// The value of the entry after `index`, which has to have that name. Moves on to it.
-std::int64_t next_number(const Fingerprint& entries, std::size_t& index, const char* name, std::int64_t most) {
-  if (++index < entries.size() && entries[index].first == name) return decode_number(entries[index].second, 0, most);
-  throw InvalidArgument(fmt::format("these are not chosen stages: '{}' of a skip is missing", name));
+void add_skips(detail::WireRecord& record, const std::vector<SkipProfile>& skips) {
+  std::vector<std::string> names;
+  std::vector<int> from;
+  std::vector<int> to;
+  std::vector<std::int64_t> bytes;
+  for (const SkipProfile& skip : skips) {
+    names.push_back(skip.name);
+    from.push_back(skip.from);
+    to.push_back(skip.to);
+    bytes.push_back(skip.bytes);
+  }
+  record.add("skips", std::move(names));
+  record.add("from", from);
+  record.add("to", to);
+  record.add("bytes", bytes);
+}
+
+// Of a chain of so many layers.
+std::vector<SkipProfile> read_skips(detail::WireReader& reader, std::size_t num_layers) {
+  const std::size_t count = reader.num_rows({"skips", "from", "to", "bytes"});
+  const std::vector<std::string>& names = reader.texts("skips");
+  const std::vector<int> from = reader.integers<int>("from", 0);
+  const std::vector<int> to = reader.integers<int>("to", 0);
+  const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("bytes", 0);
+  std::vector<SkipProfile> skips(count);
+  for (std::size_t index = 0; index < count; ++index) {
+    SkipProfile& skip = skips[index];
+    skip.name = names[index];
+    skip.from = from[index];
+    skip.to = to[index];
+    skip.bytes = bytes[index];
+    if (skip.from <= skip.to && static_cast<std::size_t>(skip.to) < num_layers) continue;
+    throw InvalidArgument(fmt::format("{}: skip '{}' goes from layer {} to layer {} of {}", kNotChosenStages, skip.name,
+                                      skip.from, skip.to, num_layers));
+  }
+  return skips;
 }
 
 }  // namespace
 
 // The skips by themselves: their names may have bytes that JSON cannot.
-std::string encode(const ChosenStages& chosen) {
-  Fingerprint entries;
-  for (const int count : chosen.layers_per_stage) entries.emplace_back("layers", std::to_string(count));
-  for (const Recompute recompute : chosen.recompute_by_stage) entries.emplace_back("recompute", name(recompute));
-  for (const Rematerialization& stage : chosen.rematerialization) {
-    entries.emplace_back("rematerialization", to_text(stage));
-  }
+detail::WireRecord to_record(const ChosenStages& chosen) {
+  std::vector<std::string> recompute;
+  for (const Recompute of_stage : chosen.recompute_by_stage) recompute.emplace_back(name(of_stage));
+  std::vector<std::string> rematerialization;
+  for (const Rematerialization& of_stage : chosen.rematerialization) rematerialization.push_back(to_text(of_stage));
   Profile profile = chosen.profile;
   profile.skips.clear();
-  if (!profile.layers.empty()) entries.emplace_back("profile", to_json(profile));
-  for (const SkipProfile& skip : chosen.profile.skips) {
-    entries.emplace_back("skip", skip.name);
-    entries.emplace_back("from", std::to_string(skip.from));
-    entries.emplace_back("to", std::to_string(skip.to));
-    entries.emplace_back("bytes", std::to_string(skip.bytes));
-  }
-  return encode(entries);
+  detail::WireRecord record;
+  record.add("layers", chosen.layers_per_stage);
+  record.add("recompute", std::move(recompute));
+  record.add("rematerialization", std::move(rematerialization));
+  if (!profile.layers.empty()) record.add("profile", to_json(profile));
+  add_skips(record, chosen.profile.skips);
+  return record;
 }
 
-ChosenStages decode_chosen_stages(const std::string& text) {
+ChosenStages read_chosen_stages(const detail::WireRecord& record) {
+  detail::WireReader reader(record, kNotChosenStages);
   ChosenStages chosen;
-  std::vector<SkipProfile> skips;
-  const Fingerprint entries = decode_fingerprint(text);
-  for (std::size_t index = 0; index < entries.size(); ++index) {
-    const auto& [name, value] = entries[index];
-    if (name == "layers") {
-      chosen.layers_per_stage.push_back(static_cast<int>(decode_number(value, 1, kMaxInt)));
-    } else if (name == "recompute") {
-      chosen.recompute_by_stage.push_back(parse_recompute(value));
-    } else if (name == "rematerialization") {
-      chosen.rematerialization.push_back(parse_rematerialization(value));
-    } else if (name == "profile") {
-      chosen.profile = parse_profile(value);
-    } else if (name == "skip") {
-      SkipProfile skip;
-      skip.name = value;
-      skip.from = static_cast<int>(next_number(entries, index, "from", kMaxInt));
-      skip.to = static_cast<int>(next_number(entries, index, "to", kMaxInt));
-      skip.bytes = next_number(entries, index, "bytes", std::numeric_limits<std::int64_t>::max());
-      skips.push_back(std::move(skip));
-    } else {
-      throw InvalidArgument(fmt::format("these are not chosen stages: '{}' does not belong there", name));
-    }
+  chosen.layers_per_stage = reader.integers<int>("layers", 1);
+  for (const std::string& text : reader.texts("recompute")) chosen.recompute_by_stage.push_back(parse_recompute(text));
+  for (const std::string& text : reader.texts("rematerialization")) {
+    chosen.rematerialization.push_back(parse_rematerialization(text));
   }
-  for (const SkipProfile& skip : skips) {
-    if (skip.from <= skip.to && static_cast<std::size_t>(skip.to) < chosen.profile.layers.size()) continue;
-    throw InvalidArgument(fmt::format("these are not chosen stages: skip '{}' goes from layer {} to layer {} of {}",
-                                      skip.name, skip.from, skip.to, chosen.profile.layers.size()));
-  }
-  chosen.profile.skips = std::move(skips);
+  if (reader.has("profile")) chosen.profile = parse_profile(reader.text("profile"));
+  chosen.profile.skips = read_skips(reader, chosen.profile.layers.size());
+  reader.finish();
   return chosen;
 }
 

@@ -1,7 +1,6 @@
 // ChosenStages: what a profile of the first batch has decided, for other ranks.
 #pragma once
 
-#include <string>
 #include <vector>
 
 #include "gpipe/plan/profile.h"
@@ -17,8 +16,12 @@ struct ChosenStages {
   Profile profile;
 };
 
-std::string encode(const ChosenStages& chosen);
+namespace detail {
+class WireRecord;
+}
+
+detail::WireRecord to_record(const ChosenStages& chosen);
 // Throws InvalidArgument or ParseError if it is none.
-ChosenStages decode_chosen_stages(const std::string& text);
+ChosenStages read_chosen_stages(const detail::WireRecord& record);
 
 }  // namespace gpipe

@@ -14,6 +14,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/group/replicas.h"
 #include "gpipe/transport/on_host.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -139,17 +140,24 @@ void GradientReducer::begin_last_backward(int stage) {
 // Which gradients are accumulated once, on all replicas.
 void GradientReducer::make_buckets() {
   Progress& progress = *progress_;
-  at::Tensor once = at::zeros({static_cast<std::int64_t>(parameters_.size())}, at::kByte);
+  std::vector<bool> once;
   for (std::size_t index = 0; index < parameters_.size(); ++index) {
-    const bool is_once = !parameters_[index].is_late && progress.num_accumulated[index] == 1;
-    once.data_ptr<std::uint8_t>()[index] = is_once ? 1 : 0;
+    once.push_back(!parameters_[index].is_late && progress.num_accumulated[index] == 1);
   }
-  for (const Tensors& given : replicas_.gather({once.clone()})) once.bitwise_and_(given.at(0));
+  detail::WireRecord own;
+  own.add("once", once);
+  for (const detail::WireRecord& given : replicas_.gather(own)) {
+    detail::WireReader reader(given, "these are not gradients of a replica");
+    reader.check_num_rows({"once"}, once.size());
+    const std::vector<bool> of_replica = reader.flags("once");
+    reader.finish();
+    for (std::size_t index = 0; index < once.size(); ++index) once[index] = once[index] && of_replica[index];
+  }
   for (const bool is_late : {false, true}) {
     std::int64_t bytes = kBucketBytes;
     at::ScalarType type = at::kFloat;
     for (std::size_t index = parameters_.size(); index-- > 0;) {
-      if ((once.data_ptr<std::uint8_t>()[index] == 0) != is_late) continue;
+      if (once[index] == is_late) continue;
       const at::Tensor& tensor = parameters_[index].tensor;
       if (bytes >= kBucketBytes || tensor.scalar_type() != type) {
         progress.buckets.emplace_back();

@@ -19,6 +19,7 @@
 #include "gpipe/schedule/proven_schedule.h"
 #include "gpipe/transport/c10d/fingerprint.h"
 #include "gpipe/transport/packet.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
 
@@ -60,20 +61,21 @@ class Group {
   // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
   // rank in `given`. The result is by replica. Nothing has ended if it throws InvalidArgument or FingerprintError.
   virtual std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                                      std::vector<Tensors>* given = nullptr) = 0;
+                                      std::vector<WireRecord>* given = nullptr) = 0;
 
   // What each rank gives, by rank, to all. For small things.
-  virtual std::vector<Tensors> gather(const Tensors& own) = 0;
+  virtual std::vector<WireRecord> gather(const WireRecord& own) = 0;
   // The same to rank 0 only; nothing elsewhere. For large things.
-  virtual std::vector<Tensors> collect(const Tensors& own) = 0;
+  virtual std::vector<WireRecord> collect(const WireRecord& own) = 0;
   // What the rank of that worker gives, to all ranks of its replica, where it comes to the CPU.
   virtual Tensors broadcast(int worker, Tensors tensors) = 0;
+  virtual WireRecord broadcast(int worker, WireRecord record) = 0;
   // Completes the result of a step by what other ranks have of it. Gives the last stages' reason for the step not to count;
   // empty: it does.
   virtual std::string complete(StepResult& result, const StepReport& own, int last_worker) = 0;
 
   // What each replica gives, by replica, to those that run the same stages.
-  virtual std::vector<Tensors> gather_replicas(const Tensors& own) = 0;
+  virtual std::vector<WireRecord> gather_replicas(const WireRecord& own) = 0;
   // Those values that the first replica has. Throws FingerprintError if the names or shapes differ.
   virtual void copy_first_replica(const Fingerprint& names, const Tensors& values) = 0;
   virtual GradientSum& gradient_sum() = 0;

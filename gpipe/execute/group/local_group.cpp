@@ -10,7 +10,7 @@
 namespace gpipe::detail {
 
 std::vector<StepCall> LocalGroup::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                                        std::vector<Tensors>* /*given*/) {
+                                        std::vector<WireRecord>* /*given*/) {
   prepare(call);
   if (call.target_rows >= 0 && call.input_rows != call.target_rows) {
     throw InvalidArgument(

@@ -16,14 +16,15 @@ class LocalGroup : public Group {
   void begin(const std::function<void(Fingerprint*)>& make) override { make(nullptr); }
   void compare(const Fingerprint& /*fingerprint*/) override {}
   std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                              std::vector<Tensors>* given) override;
+                              std::vector<WireRecord>* given) override;
 
-  std::vector<Tensors> gather(const Tensors& own) override { return {own}; }
-  std::vector<Tensors> collect(const Tensors& own) override { return {own}; }
+  std::vector<WireRecord> gather(const WireRecord& own) override { return {own}; }
+  std::vector<WireRecord> collect(const WireRecord& own) override { return {own}; }
   Tensors broadcast(int /*worker*/, Tensors tensors) override { return tensors; }
+  WireRecord broadcast(int /*worker*/, WireRecord record) override { return record; }
   std::string complete(StepResult& result, const StepReport& own, int last_worker) override;
 
-  std::vector<Tensors> gather_replicas(const Tensors& own) override { return {own}; }
+  std::vector<WireRecord> gather_replicas(const WireRecord& own) override { return {own}; }
   void copy_first_replica(const Fingerprint& /*names*/, const Tensors& /*values*/) override {}
   GradientSum& gradient_sum() override { return gradient_sum_; }
 

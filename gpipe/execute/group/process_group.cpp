@@ -155,7 +155,7 @@ void ProcessGroup::begin(const std::function<void(Fingerprint*)>& make) {
 void ProcessGroup::compare(const Fingerprint& fingerprint) { peers_->compare(fingerprint); }
 
 std::vector<StepCall> ProcessGroup::agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                                          std::vector<Tensors>* given) {
+                                          std::vector<WireRecord>* given) {
   peers_->check();
   std::exception_ptr error;
   try {
@@ -165,43 +165,47 @@ std::vector<StepCall> ProcessGroup::agree(StepCall call, const std::function<voi
     call.refusal = exception.what();
     if (call.refusal.empty()) call.refusal = "an error without a text";
   }
-  Tensors own = {to_tensor(encode(call))};
-  if (given != nullptr) {
-    const Tensors& extra = given->at(0);
-    own.insert(own.end(), extra.begin(), extra.end());
-    given->clear();
-  }
+  WireRecord own = to_record(call);
+  if (given != nullptr) own.append(given->front());
   std::vector<StepCall> of_rank;
-  for (Tensors& tensors : exchange_->gather(own)) {
-    of_rank.push_back(decode_step_call(to_text(tensors.at(0))));
-    if (given == nullptr) continue;
-    tensors.erase(tensors.begin());
-    given->push_back(std::move(tensors));
+  std::vector<WireRecord> rests;
+  for (const WireRecord& record : exchange_->gather(own)) {
+    of_rank.push_back(read_step_call(record, &rests.emplace_back()));
   }
   if (error != nullptr) std::rethrow_exception(error);
-  return gpipe::agree(of_rank, world().num_replicas);
+  std::vector<StepCall> agreed = gpipe::agree(of_rank, world().num_replicas);
+  if (given != nullptr) {
+    *given = std::move(rests);
+  } else {
+    for (const WireRecord& rest : rests) WireReader(rest, "this is not a call of a rank").finish();
+  }
+  return agreed;
 }
 
-std::vector<Tensors> ProcessGroup::gather(const Tensors& own) { return exchange_->gather(own); }
+std::vector<WireRecord> ProcessGroup::gather(const WireRecord& own) { return exchange_->gather(own); }
 
-std::vector<Tensors> ProcessGroup::collect(const Tensors& own) { return exchange_->collect(own); }
+std::vector<WireRecord> ProcessGroup::collect(const WireRecord& own) { return exchange_->collect(own); }
 
 Tensors ProcessGroup::broadcast(int worker, Tensors tensors) {
   return exchange_->broadcast(rank_of_worker(worker), std::move(tensors));
 }
 
-std::string ProcessGroup::complete(StepResult& result, const StepReport& own, int last_worker) {
-  return merge(result, exchange_->gather(encode(own)), world(), last_worker);
+WireRecord ProcessGroup::broadcast(int worker, WireRecord record) {
+  return exchange_->broadcast(rank_of_worker(worker), std::move(record));
 }
 
-std::vector<Tensors> ProcessGroup::gather_replicas(const Tensors& own) { return replicas_->gather(own); }
+std::string ProcessGroup::complete(StepResult& result, const StepReport& own, int last_worker) {
+  return merge(result, exchange_->gather(to_record(own)), world(), last_worker);
+}
+
+std::vector<WireRecord> ProcessGroup::gather_replicas(const WireRecord& own) { return replicas_->gather(own); }
 
 void ProcessGroup::copy_first_replica(const Fingerprint& names, const Tensors& values) {
   if (replicas_->size() == 1) return;
-  const std::vector<Tensors> of_replica = replicas_->gather({to_tensor(encode(names))});
+  const std::vector<WireRecord> of_replica = replicas_->gather(to_record(names));
   for (int replica = 1; replica < replicas_->size(); ++replica) {
-    check_same_tensors(decode_fingerprint(to_text(of_replica[0].at(0))), rank_of_worker(own_worker_, 0),
-                       decode_fingerprint(to_text(of_replica[replica].at(0))), rank_of_worker(own_worker_, replica));
+    check_same_tensors(read_fingerprint(of_replica[0]), rank_of_worker(own_worker_, 0),
+                       read_fingerprint(of_replica[replica]), rank_of_worker(own_worker_, replica));
   }
   replicas_->copy_first(values);
 }

@@ -28,14 +28,15 @@ class ProcessGroup : public Group {
   void begin(const std::function<void(Fingerprint*)>& make) override;
   void compare(const Fingerprint& fingerprint) override;
   std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
-                              std::vector<Tensors>* given) override;
+                              std::vector<WireRecord>* given) override;
 
-  std::vector<Tensors> gather(const Tensors& own) override;
-  std::vector<Tensors> collect(const Tensors& own) override;
+  std::vector<WireRecord> gather(const WireRecord& own) override;
+  std::vector<WireRecord> collect(const WireRecord& own) override;
   Tensors broadcast(int worker, Tensors tensors) override;
+  WireRecord broadcast(int worker, WireRecord record) override;
   std::string complete(StepResult& result, const StepReport& own, int last_worker) override;
 
-  std::vector<Tensors> gather_replicas(const Tensors& own) override;
+  std::vector<WireRecord> gather_replicas(const WireRecord& own) override;
   void copy_first_replica(const Fingerprint& names, const Tensors& values) override;
   GradientSum& gradient_sum() override { return *gradient_sum_; }
 

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -69,14 +70,15 @@ void Replicas::cancel() {
   }
 }
 
-std::vector<Tensors> Replicas::gather(const Tensors& own) {
+std::vector<detail::WireRecord> Replicas::gather(const detail::WireRecord& own) {
   peers_.check();
-  std::vector<Tensors> by_replica;
+  const Tensors tensors = encode(own);
+  std::vector<detail::WireRecord> by_replica;
   for (int replica = 0; replica < size(); ++replica) {
-    if (replica != own_) put(replica, kGather, own);
+    if (replica != own_) put(replica, kGather, tensors);
   }
   for (int replica = 0; replica < size(); ++replica) {
-    by_replica.push_back(replica == own_ ? own : take(replica, kGather));
+    by_replica.push_back(replica == own_ ? own : detail::decode(take(replica, kGather)));
   }
   for (const auto& sender : senders_) {
     if (sender != nullptr) sender->flush();  // the caller may change them

@@ -23,8 +23,8 @@ class Replicas {
   int size() const { return static_cast<int>(senders_.size()); }
   int own() const { return own_; }
 
-  // What each gives, by replica, to all. At most 8 tensors.
-  std::vector<Tensors> gather(const Tensors& own);
+  // What each gives, by replica, to all. At most 7 tensors.
+  std::vector<detail::WireRecord> gather(const detail::WireRecord& own);
 
   // The values that the first replica has, for all. The tensors are the same everywhere but for their values.
   void copy_first(const Tensors& tensors);

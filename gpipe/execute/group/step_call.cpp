@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <functional>
-#include <limits>
 #include <map>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -17,10 +16,6 @@ std::string flags_text(const std::vector<bool>& flags) {
   std::string text;
   for (const bool flag : flags) text += flag ? '1' : '0';
   return text;
-}
-
-std::int64_t to_number(const std::string& text) {
-  return decode_number(text, std::numeric_limits<std::int64_t>::min(), std::numeric_limits<std::int64_t>::max());
 }
 
 // Where all ranks that say something must say the same. Empty: it says nothing.
@@ -101,43 +96,38 @@ StepCall put_together(const std::vector<StepCall>& of_rank, RankRange ranks) {
 
 }  // namespace
 
-std::string encode(const StepCall& call) {
-  Fingerprint entries = {{"name", call.name},
-                         {"step", std::to_string(call.step)},
-                         {"training", std::to_string(static_cast<int>(call.training))},
-                         {"grad_mode", std::to_string(static_cast<int>(call.grad_mode))},
-                         {"needs_grad", std::to_string(static_cast<int>(call.needs_grad))},
-                         {"input_rows", std::to_string(call.input_rows)},
-                         {"target_rows", std::to_string(call.target_rows)},
-                         {"assembly", std::to_string(call.assembly)},
-                         {"refusal", call.refusal}};
-  if (call.requires_grad) entries.emplace_back("requires_grad", flags_text(*call.requires_grad));
-  for (const int assembly : call.idle) entries.emplace_back("idle", std::to_string(assembly));
-  return encode(entries);
+detail::WireRecord to_record(const StepCall& call) {
+  detail::WireRecord record;
+  record.add("name", call.name);
+  record.add("step", call.step);
+  record.add("training", call.training);
+  record.add("grad_mode", call.grad_mode);
+  record.add("needs_grad", call.needs_grad);
+  record.add("input_rows", call.input_rows);
+  record.add("target_rows", call.target_rows);
+  record.add("assembly", call.assembly);
+  record.add("refusal", call.refusal);
+  if (call.requires_grad) record.add("requires_grad", *call.requires_grad);
+  record.add("idle", call.idle);
+  return record;
 }
 
-StepCall decode_step_call(const std::string& text) {
+StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest) {
+  detail::WireReader reader(record, "this is not a call of a rank");
   StepCall call;
-  for (const auto& [name, value] : decode_fingerprint(text)) {
-    if (name == "name") {
-      call.name = value;
-    } else if (name == "refusal") {
-      call.refusal = value;
-    } else if (name == "requires_grad") {
-      call.requires_grad.emplace();
-      for (const char flag : value) call.requires_grad->push_back(flag == '1');
-    } else {
-      const std::int64_t number = to_number(value);
-      if (name == "step") call.step = number;
-      if (name == "training") call.training = number != 0;
-      if (name == "grad_mode") call.grad_mode = number != 0;
-      if (name == "needs_grad") call.needs_grad = number != 0;
-      if (name == "input_rows") call.input_rows = number;
-      if (name == "target_rows") call.target_rows = number;
-      if (name == "assembly") call.assembly = static_cast<int>(number);
-      if (name == "idle") call.idle.push_back(static_cast<int>(number));
-    }
-  }
+  call.name = reader.text("name");
+  call.step = reader.integer("step");
+  call.training = reader.flag("training");
+  call.grad_mode = reader.flag("grad_mode");
+  call.needs_grad = reader.flag("needs_grad");
+  call.input_rows = reader.integer<std::int64_t>("input_rows", -1);
+  call.target_rows = reader.integer<std::int64_t>("target_rows", -1);
+  call.assembly = reader.integer<int>("assembly", -1);
+  call.refusal = reader.text("refusal");
+  if (reader.has("requires_grad")) call.requires_grad = reader.flags("requires_grad");
+  call.idle = reader.integers<int>("idle", 0);
+  if (rest == nullptr) reader.finish();
+  if (rest != nullptr) *rest = reader.rest();
   return call;
 }
 

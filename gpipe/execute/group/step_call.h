@@ -22,9 +22,13 @@ struct StepCall {
   std::string refusal;                             // why this rank cannot do it; empty: it can
 };
 
-std::string encode(const StepCall& call);
-// Throws InvalidArgument if it is none.
-StepCall decode_step_call(const std::string& text);
+namespace detail {
+class WireRecord;
+}
+
+detail::WireRecord to_record(const StepCall& call);
+// Throws InvalidArgument if it is none, or if it has other fields, too; `rest` takes those, where a call comes with more.
+StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest = nullptr);
 
 // By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by replica; `idle`
 // are those that all of its ranks have. Throws FingerprintError, which names both ranks and both values, if they are about to do

@@ -9,6 +9,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -83,21 +84,28 @@ void RemoteTiedValues::bring() {
   for (const auto& way : ways_) {
     if (way->sender == nullptr) continue;
     Tensors values;
-    at::Tensor requires_grad = at::zeros({static_cast<std::int64_t>(way->ties.size())}, at::kByte);
-    for (std::size_t index = 0; index < way->ties.size(); ++index) {
-      const at::Tensor& weight = ties_[way->ties[index]].owner.weight;
-      requires_grad.data_ptr<std::uint8_t>()[index] = weight.requires_grad() ? 1 : 0;
+    std::vector<bool> requires_grad;
+    for (const auto tie : way->ties) {
+      const at::Tensor& weight = ties_[tie].owner.weight;
       values.push_back(weight.detach());
+      requires_grad.push_back(weight.requires_grad());
     }
-    values.push_back(requires_grad);
-    send(*way->sender, values, number_);
+    detail::WireRecord record;
+    record.add("values", values);
+    record.add("requires_grad", requires_grad);
+    send(*way->sender, record, number_);
   }
   for (const auto& way : ways_) {
     if (way->receiver == nullptr) continue;
-    const Tensors values = receive(*way->receiver, number_);
+    const detail::WireRecord record = receive(*way->receiver, number_);
+    detail::WireReader reader(record, "these are not tied weights");
+    reader.check_num_rows({"values", "requires_grad"}, way->ties.size());
+    const Tensors values = reader.tensors("values");
+    const std::vector<bool> requires_grad = reader.flags("requires_grad");
+    reader.finish();
     for (std::size_t index = 0; index < way->ties.size(); ++index) {
-      at::Tensor value = values.at(index);
-      value.requires_grad_(values.back().data_ptr<std::uint8_t>()[index] != 0);
+      at::Tensor value = values[index];
+      value.requires_grad_(requires_grad[index]);
       for (const Tie::Use& user : ties_[way->ties[index]].users) {
         if (user.module != nullptr) set_value(user, value);
       }

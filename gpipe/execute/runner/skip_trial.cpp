@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <utility>
@@ -18,8 +17,7 @@
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
-#include "gpipe/transport/c10d/exchange.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
 namespace {
@@ -33,60 +31,65 @@ struct Baton {
   SkipTracer::State skips;
 };
 
-// Stashed, and not popped yet.
-bool is_open(const SkipTracer::Use& use) { return use.stash_layer >= 0 && use.pop_layer < 0; }
+// Whether a later stage pops it.
+bool is_open(const SkipTracer::Use& use) { return use.pop_layer < 0 && use.stashed.tensor.defined(); }
 
-// Text, the stashed tensors, the others.
-Tensors encode(const Baton& baton) {
-  Fingerprint entries;
-  Tensors encoded(1);
+WireRecord to_record(const Baton& baton) {
+  std::vector<std::string> names;
+  std::vector<int> stash_layers;
+  std::vector<int> pop_layers;
+  std::vector<std::int64_t> bytes;
+  std::vector<bool> are_changed;
+  std::vector<bool> are_open;
+  Tensors stashed;
   for (const auto& [name, use] : baton.skips.uses) {
-    const at::Tensor& tensor = use.stashed.tensor;
-    const bool is_changed = is_open(use) && tensor.defined() && version_of(tensor) != use.stashed.version;
-    entries.emplace_back("skip", name);
-    for (const std::int64_t number :
-         {static_cast<std::int64_t>(use.stash_layer), static_cast<std::int64_t>(use.pop_layer), use.bytes,
-          static_cast<std::int64_t>(is_changed)}) {
-      entries.emplace_back("", std::to_string(number));
-    }
-    if (is_open(use)) encoded.push_back(tensor);
+    names.push_back(name);
+    stash_layers.push_back(use.stash_layer);
+    pop_layers.push_back(use.pop_layer);
+    bytes.push_back(use.bytes);
+    are_open.push_back(is_open(use));
+    are_changed.push_back(is_open(use) && version_of(use.stashed.tensor) != use.stashed.version);
+    if (is_open(use)) stashed.push_back(use.stashed.tensor);
   }
-  for (const std::string& violation : baton.skips.violations) entries.emplace_back("violation", violation);
-  encoded[0] = to_tensor(gpipe::encode(entries));
-  encoded.insert(encoded.end(), baton.tensors.begin(), baton.tensors.end());
-  return encoded;
+  WireRecord record;
+  record.add("skips", std::move(names));
+  record.add("stash_layers", stash_layers);
+  record.add("pop_layers", pop_layers);
+  record.add("bytes", bytes);
+  record.add("are_changed", are_changed);
+  record.add("are_open", are_open);
+  record.add("stashed", stashed);
+  record.add("violations", baton.skips.violations);
+  record.add("tensors", baton.tensors);
+  return record;
 }
 
-// `stashed` may be left out.
-SkipTracer::State decode_skips(const std::string& text, const Tensors& stashed) {
-  SkipTracer::State skips;
+Baton read_baton(const WireRecord& record, int num_layers) {
+  WireReader reader(record, "these are not skips");
+  const std::size_t count =
+      reader.num_rows({"skips", "stash_layers", "pop_layers", "bytes", "are_changed", "are_open"});
+  const std::vector<std::string>& names = reader.texts("skips");
+  const std::vector<int> stash_layers = reader.integers<int>("stash_layers", -1, num_layers - 1);
+  const std::vector<int> pop_layers = reader.integers<int>("pop_layers", -1, num_layers - 1);
+  const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("bytes", 0);
+  const std::vector<bool> are_changed = reader.flags("are_changed");
+  const std::vector<bool> are_open = reader.flags("are_open");
+  reader.check_num_rows({"stashed"}, static_cast<std::size_t>(std::count(are_open.begin(), are_open.end(), true)));
+  const Tensors stashed = reader.tensors("stashed");
   std::size_t next = 0;
-  const Fingerprint entries = decode_fingerprint(text);
-  for (std::size_t index = 0; index < entries.size(); ++index) {
-    const auto& [kind, value] = entries[index];
-    if (kind == "violation") skips.violations.push_back(value);
-    if (kind != "skip") continue;
-    SkipTracer::Use& use = skips.uses[value];
-    const auto number = [&](std::size_t offset) {
-      if (index + offset >= entries.size()) throw InvalidArgument("these are not skips: an entry is missing");
-      return decode_number(entries[index + offset].second, -1, std::numeric_limits<std::int64_t>::max());
-    };
-    use.stash_layer = static_cast<int>(number(1));
-    use.pop_layer = static_cast<int>(number(2));
-    use.bytes = number(3);
-    if (is_open(use) && next < stashed.size()) use.stashed.tensor = stashed[next++];
-    const bool is_changed = number(4) != 0;
-    use.stashed.version = is_changed ? -1 : (use.stashed.tensor.defined() ? version_of(use.stashed.tensor) : 0);
-  }
-  return skips;
-}
-
-Baton decode(const Tensors& encoded) {
   Baton baton;
-  baton.skips = decode_skips(to_text(encoded.at(0)), {encoded.begin() + 1, encoded.end()});
-  const auto num_open = std::count_if(baton.skips.uses.begin(), baton.skips.uses.end(),
-                                      [](const auto& use) { return is_open(use.second); });
-  baton.tensors.assign(encoded.begin() + 1 + num_open, encoded.end());
+  for (std::size_t index = 0; index < count; ++index) {
+    SkipTracer::Use& use = baton.skips.uses[names[index]];
+    use.stash_layer = stash_layers[index];
+    use.pop_layer = pop_layers[index];
+    use.bytes = bytes[index];
+    if (are_open[index]) use.stashed.tensor = stashed[next++];
+    const at::Tensor& tensor = use.stashed.tensor;
+    use.stashed.version = are_changed[index] ? -1 : (tensor.defined() ? version_of(tensor) : 0);
+  }
+  baton.skips.violations = reader.texts("violations");
+  baton.tensors = reader.tensors("tensors");
+  reader.finish();
   return baton;
 }
 
@@ -118,7 +121,8 @@ class TrialStage {
   }
 
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
-    Baton baton = inputs.empty() ? start() : decode(inputs.front().tensors);
+    Baton baton =
+        inputs.empty() ? start() : read_baton(decode(inputs.front().tensors), static_cast<int>(names_.size()));
     if (stream_ != nullptr) move(baton, stream_->device());
     run_layers(baton);
     if (outputs.empty()) {
@@ -128,7 +132,7 @@ class TrialStage {
     Packet& packet = outputs.front();
     packet.step = 0;
     packet.micro_batch = micro_batch;
-    packet.tensors = encode(baton);
+    packet.tensors = encode(to_record(baton));
   }
   // A trial has forwards only.
   void recompute(int /*micro_batch*/) {}
@@ -225,10 +229,11 @@ std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const Pipeline
     rethrow_if_skip_error(error);
     throw;
   }
-  Tensors found;
-  if (stages.back() != nullptr) found = {encode(stages.back()->result()).front()};
-  found = parts.group.broadcast(parts.cut.worker_of_stage.back(), std::move(found));
-  SkipTracer tracer(names, decode_skips(to_text(found.at(0)), {}));
+  Baton result;
+  if (stages.back() != nullptr) result.skips = stages.back()->result().skips;
+  for (auto& [name, use] : result.skips.uses) use.stashed.tensor = at::Tensor();  // the ranks need the names only
+  const WireRecord found = parts.group.broadcast(parts.cut.worker_of_stage.back(), to_record(result));
+  SkipTracer tracer(names, read_baton(found, static_cast<int>(names.size())).skips);
   return tracer.finish(/*complete=*/true);
 }
 

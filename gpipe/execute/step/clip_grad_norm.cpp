@@ -7,6 +7,7 @@
 
 #include "gpipe/execute/registration_order.h"
 #include "gpipe/transport/on_host.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
 namespace {
@@ -30,30 +31,33 @@ double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   const at::NoGradGuard no_grad;
   Tensors grads;
   std::map<int, Tensors> norms;  // by layer
-  std::vector<std::int64_t> layer_of_norm;
-  Tensors own(1);
+  std::vector<int> layer_of_norm;
+  Tensors own_norms;
   for (const ChainLayer& layer : engine.model().built_layers()) {
     for (const at::Tensor& parameter : layer.layer.module->parameters()) {
       if (!parameter.grad().defined()) continue;
       grads.push_back(parameter.grad().data());
-      own.push_back(on_host(norm_of(grads.back(), norm_type)));
+      own_norms.push_back(on_host(norm_of(grads.back(), norm_type)));
       layer_of_norm.push_back(layer.index);
     }
   }
-  own[0] = torch::tensor(layer_of_norm, torch::kLong);
-  std::vector<Tensors> by_rank = {own};
+  WireRecord own;
+  own.add("layers", layer_of_norm);
+  own.add("norms", own_norms);
+  std::vector<WireRecord> by_rank = {own};
   Group& group = engine.group();
   group.agree(
       engine.make_call("clip_grad_norm_"), [](StepCall&) {}, &by_rank);
   // The other replicas have the same.
   const World& world = group.world();
   const auto first = by_rank.begin() + world.replica() * world.num_stages();
-  by_rank = {first, first + world.num_stages()};
-  for (const Tensors& given : by_rank) {
-    for (std::size_t index = 1; index < given.size(); ++index) {
-      const auto layer = given[0].data_ptr<std::int64_t>()[index - 1];
-      norms[static_cast<int>(layer)].push_back(given[index]);
-    }
+  for (auto given = first; given != first + world.num_stages(); ++given) {
+    WireReader reader(*given, "these are not norms of gradients");
+    const std::size_t count = reader.num_rows({"layers", "norms"});
+    const std::vector<int> of_layer = reader.integers<int>("layers", 0, engine.model().num_layers() - 1);
+    const Tensors of_rank = reader.tensors("norms");
+    reader.finish();
+    for (std::size_t index = 0; index < count; ++index) norms[of_layer[index]].push_back(of_rank[index]);
   }
   Tensors in_order;
   for (const int layer : registration_order(engine.model().layer_names())) {

@@ -7,6 +7,7 @@
 
 #include "gpipe/execute/group/step_report.h"
 #include "gpipe/model/skip.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
 namespace {
@@ -148,14 +149,21 @@ void Step::end_listeners() {
       lengths.push_back(own.defined() ? own.numel() : 0);
       if (own.defined()) kept.push_back(own.reshape({-1}).to(at::kDouble));
     }
-    const std::vector<Tensors> by_replica =
-        engine_.group().gather_replicas({at::tensor(lengths, at::kLong), at::cat(kept)});
+    WireRecord own;
+    own.add("lengths", lengths);
+    own.add("kept", at::cat(kept));
+    const std::vector<WireRecord> by_replica = engine_.group().gather_replicas(own);
     for (int replica = 0; replica < world.num_replicas; ++replica) {
       if (replica == world.replica()) continue;
+      WireReader reader(by_replica[replica], "this is not what the layers of a replica have kept");
+      reader.check_num_rows({"lengths"}, listeners.size());
+      const std::vector<std::int64_t> of_listener = reader.integers<std::int64_t>("lengths", 0);
+      const at::Tensor of_replica = reader.tensor("kept");
+      reader.finish();
       std::int64_t begin = 0;
       for (std::size_t index = 0; index < listeners.size(); ++index) {
-        const std::int64_t length = by_replica[replica].at(0).data_ptr<std::int64_t>()[index];
-        if (length > 0) listeners[index]->keep(by_replica[replica].at(1).narrow(0, begin, length));
+        const std::int64_t length = of_listener[index];
+        if (length > 0) listeners[index]->keep(of_replica.narrow(0, begin, length));
         begin += length;
       }
     }

@@ -4,40 +4,58 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstring>
 #include <utility>
 
 #include "gpipe/transport/on_host.h"
 
 namespace gpipe {
+
+using detail::WireRecord;
+
 namespace {
 
 constexpr std::size_t kTensorsAPacket = 8;
 
 // As what comes from other ranks is.
-Tensors all_on_host(Tensors tensors) {
+WireRecord all_on_host(const WireRecord& record) {
+  Tensors tensors = record.tensors();
   for (at::Tensor& tensor : tensors) tensor = on_host(tensor);
-  return tensors;
+  return {record.fields(), std::move(tensors)};
 }
 
-// How many tensors follow, as the first one.
-Tensors with_count(const Tensors& tensors) {
-  Tensors counted = {at::scalar_tensor(static_cast<std::int64_t>(tensors.size()), at::kLong)};
-  counted.insert(counted.end(), tensors.begin(), tensors.end());
-  return counted;
+// Records of all ranks as one, and back.
+WireRecord bundle(const std::vector<WireRecord>& by_rank) {
+  std::vector<std::string> fields;
+  Tensors tensors;
+  for (const WireRecord& record : by_rank) {
+    fields.push_back(detail::encode_fields(record.fields()));
+    tensors.insert(tensors.end(), record.tensors().begin(), record.tensors().end());
+  }
+  WireRecord bundle;
+  bundle.add("fields", std::move(fields));
+  bundle.add("tensors", tensors);
+  return bundle;
+}
+
+std::vector<WireRecord> unbundle(const WireRecord& bundle, int num_ranks) {
+  detail::WireReader reader(bundle, "these are not the records of all ranks");
+  const std::vector<std::string>& fields = reader.texts("fields");
+  const Tensors tensors = reader.tensors("tensors");
+  reader.finish();
+  std::vector<WireRecord> by_rank;
+  auto next = tensors.begin();
+  for (const std::string& bytes : fields) {
+    std::vector<detail::WireField> own = detail::decode_fields(bytes);
+    const auto end = next + std::min(tensors.end() - next, static_cast<std::ptrdiff_t>(num_tensors(own)));
+    by_rank.emplace_back(std::move(own), Tensors(std::exchange(next, end), end));
+  }
+  if (by_rank.size() == static_cast<std::size_t>(num_ranks) && next == tensors.end()) return by_rank;
+  throw InvalidArgument(
+      fmt::format("these are not the records of all ranks: there are {} of {}, and {} tensors too many", by_rank.size(),
+                  num_ranks, tensors.end() - next));
 }
 
 }  // namespace
-
-at::Tensor to_tensor(const std::string& text) {
-  at::Tensor bytes = at::empty({static_cast<std::int64_t>(text.size())}, at::kByte);
-  if (!text.empty()) std::memcpy(bytes.data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-std::string to_text(const at::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.data_ptr()), static_cast<std::size_t>(bytes.numel())};
-}
 
 Exchange::Star Exchange::make_star(int root, int first_rank, int num_ranks, FlowScope scope) {
   const World& world = peers_.world();
@@ -77,60 +95,49 @@ Exchange::Star& Exchange::replica_star(int root) {
   return replica_stars_[root] = make_star(root, first_rank, world.num_stages(), FlowScope::kReplica);
 }
 
-void send(FlowSender& sender, const Tensors& tensors, std::int64_t step) {
-  const Tensors counted = with_count(tensors);
-  for (std::size_t first = 0; first < counted.size(); first += kTensorsAPacket) {
-    const std::size_t end = std::min(first + kTensorsAPacket, counted.size());
+void send(FlowSender& sender, const WireRecord& record, std::int64_t step) {
+  const Tensors tensors = encode(record);
+  for (std::size_t first = 0; first < tensors.size(); first += kTensorsAPacket) {
+    const std::size_t end = std::min(first + kTensorsAPacket, tensors.size());
     Packet packet;
     packet.step = step;
-    packet.tensors.assign(counted.begin() + static_cast<std::ptrdiff_t>(first),
-                          counted.begin() + static_cast<std::ptrdiff_t>(end));
+    packet.tensors.assign(tensors.begin() + static_cast<std::ptrdiff_t>(first),
+                          tensors.begin() + static_cast<std::ptrdiff_t>(end));
     sender.put(packet);
   }
 }
 
-Tensors receive(FlowReceiver& receiver, std::int64_t step) {
+WireRecord receive(FlowReceiver& receiver, std::int64_t step) {
   receiver.reset(step);
   Tensors tensors = receiver.take().tensors;
-  const auto count = static_cast<std::size_t>(tensors.at(0).item<std::int64_t>());
-  tensors.erase(tensors.begin());
+  std::vector<detail::WireField> fields = detail::decode_fields(tensors.empty() ? at::Tensor() : tensors.front());
+  const std::size_t count = 1 + num_tensors(fields);
   while (tensors.size() < count) {
     const Tensors more = receiver.take().tensors;
+    if (more.empty()) throw InvalidArgument("this is not a record of a rank: it has a packet without tensors");
     tensors.insert(tensors.end(), more.begin(), more.end());
   }
-  return tensors;
+  tensors.erase(tensors.begin());
+  return {std::move(fields), std::move(tensors)};
 }
 
-std::vector<Tensors> Exchange::gather(const Tensors& own) {
+std::vector<WireRecord> Exchange::gather(const WireRecord& own) {
   peers_.check();
   Star& star = world_star();
   ++world_number_;
   const World& world = peers_.world();
-  std::vector<Tensors> by_rank(static_cast<std::size_t>(world.size));
   if (world.rank != 0) {
     send(*star.senders[0], own, world_number_);
-    Tensors all = receive(*star.receivers[0], world_number_);
-    auto next = all.begin();
-    for (Tensors& tensors : by_rank) {
-      const auto count = (next++)->item<std::int64_t>();
-      tensors.assign(next, next + count);
-      next += count;
-    }
-    return by_rank;
+    return unbundle(receive(*star.receivers[0], world_number_), world.size);
   }
-  by_rank[0] = all_on_host(own);
-  Tensors all = with_count(by_rank[0]);
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) {
-    by_rank[rank] = receive(*star.receivers[rank], world_number_);
-    const Tensors counted = with_count(by_rank[rank]);
-    all.insert(all.end(), counted.begin(), counted.end());
-  }
+  std::vector<WireRecord> by_rank = receive_all(own);
+  const WireRecord all = bundle(by_rank);
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) send(*star.senders[rank], all, world_number_);
   for (std::size_t rank = 1; rank < by_rank.size(); ++rank) star.senders[rank]->flush();  // the caller may change them
   return by_rank;
 }
 
-std::vector<Tensors> Exchange::collect(const Tensors& own) {
+std::vector<WireRecord> Exchange::collect(const WireRecord& own) {
   peers_.check();
   Star& star = world_star();
   ++world_number_;
@@ -139,35 +146,39 @@ std::vector<Tensors> Exchange::collect(const Tensors& own) {
     star.senders[0]->flush();
     return {};
   }
-  std::vector<Tensors> by_rank = {all_on_host(own)};
-  for (std::size_t rank = 1; rank < star.receivers.size(); ++rank) {
-    by_rank.push_back(receive(*star.receivers[rank], world_number_));
+  return receive_all(own);
+}
+
+std::vector<WireRecord> Exchange::receive_all(const WireRecord& own) {
+  std::vector<WireRecord> by_rank = {all_on_host(own)};
+  for (int rank = 1; rank < peers_.world().size; ++rank) {
+    by_rank.push_back(receive(*world_star().receivers[static_cast<std::size_t>(rank)], world_number_));
   }
   return by_rank;
 }
 
-std::vector<std::string> Exchange::gather(const std::string& own) {
-  std::vector<std::string> texts;
-  for (const Tensors& tensors : gather(Tensors{to_tensor(own)})) texts.push_back(to_text(tensors.at(0)));
-  return texts;
-}
-
-Tensors Exchange::broadcast(int root, Tensors tensors) {
+WireRecord Exchange::broadcast(int root, WireRecord record) {
   peers_.check();
   Star& star = replica_star(root);
   ++replica_number_;
   if (peers_.world().rank != root) return receive(*star.receivers[static_cast<std::size_t>(root)], replica_number_);
   for (const auto& sender : star.senders) {
-    if (sender != nullptr) send(*sender, tensors, replica_number_);
+    if (sender != nullptr) send(*sender, record, replica_number_);
   }
   for (const auto& sender : star.senders) {
     if (sender != nullptr) sender->flush();
   }
-  return tensors;
+  return record;
 }
 
-std::string Exchange::broadcast(int root, const std::string& text) {
-  return to_text(broadcast(root, Tensors{to_tensor(text)}).at(0));
+Tensors Exchange::broadcast(int root, Tensors tensors) {
+  WireRecord own;
+  own.add("tensors", tensors);
+  const WireRecord record = broadcast(root, std::move(own));
+  detail::WireReader reader(record, "these are not the tensors of a rank");
+  tensors = reader.tensors("tensors");
+  reader.finish();
+  return tensors;
 }
 
 }  // namespace gpipe

@@ -5,12 +5,12 @@
 #include <map>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
@@ -24,16 +24,15 @@ class Exchange {
 
   // All ranks of the world. What they get is on the CPU.
   // What each gives, by rank, to all. Through rank 0: for small things.
-  std::vector<Tensors> gather(const Tensors& own);
-  std::vector<std::string> gather(const std::string& own);
+  std::vector<detail::WireRecord> gather(const detail::WireRecord& own);
 
   // The same to rank 0 only; nothing elsewhere. For large things.
-  std::vector<Tensors> collect(const Tensors& own);
+  std::vector<detail::WireRecord> collect(const detail::WireRecord& own);
 
   // All ranks of a replica, which `root` is one of.
   // What `root` gives, to all, straight from it. What the others give does not count, and what they get is on the CPU.
+  detail::WireRecord broadcast(int root, detail::WireRecord record);
   Tensors broadcast(int root, Tensors tensors);
-  std::string broadcast(int root, const std::string& text);
 
  private:
   // Between a rank and all others; null for itself.
@@ -45,6 +44,8 @@ class Exchange {
   Star make_star(int root, int first_rank, int num_ranks, FlowScope scope);
   Star& world_star();
   Star& replica_star(int root);
+  // On rank 0: its own record and those that the other ranks send, by rank.
+  std::vector<detail::WireRecord> receive_all(const detail::WireRecord& own);
 
   Peers& peers_;
   std::optional<Star> world_star_;     // around rank 0; these are made when they are needed
@@ -53,12 +54,8 @@ class Exchange {
   std::int64_t replica_number_ = 0;
 };
 
-// Any number of tensors over a flow, in packets of that step.
-void send(FlowSender& sender, const Tensors& tensors, std::int64_t step);
-Tensors receive(FlowReceiver& receiver, std::int64_t step);
-
-// Text as a tensor of bytes.
-at::Tensor to_tensor(const std::string& text);
-std::string to_text(const at::Tensor& bytes);
+// A record over a flow, in packets of that step. To receive one throws InvalidArgument for what is none.
+void send(FlowSender& sender, const detail::WireRecord& record, std::int64_t step);
+detail::WireRecord receive(FlowReceiver& receiver, std::int64_t step);
 
 }  // namespace gpipe

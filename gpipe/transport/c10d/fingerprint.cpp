@@ -3,24 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstddef>
 
 #include "gpipe/error.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
-
-std::string take_text(const std::string& text, std::size_t& position) {
-  std::size_t length = 0;
-  const char* const end = text.data() + text.size();
-  const auto [colon, error] = std::from_chars(text.data() + position, end, length);
-  if (error != std::errc() || colon == end || *colon != ':' || length > static_cast<std::size_t>(end - colon - 1)) {
-    throw InvalidArgument("this is not a fingerprint");
-  }
-  position = static_cast<std::size_t>(colon - text.data()) + 1 + length;
-  return {colon + 1, length};
-}
 
 [[noreturn]] void throw_difference(const Fingerprint& first, const Fingerprint& other, std::size_t index, int rank) {
   const auto is_text = [&](const Fingerprint& fingerprint) {
@@ -46,28 +35,28 @@ std::string take_text(const std::string& text, std::size_t& position) {
 
 }  // namespace
 
-std::string encode(const Fingerprint& fingerprint) {
-  std::string text;
-  for (const auto& [name, value] : fingerprint)
-    text += fmt::format("{}:{}{}:{}", name.size(), name, value.size(), value);
-  return text;
-}
-
-Fingerprint decode_fingerprint(const std::string& text) {
-  Fingerprint fingerprint;
-  for (std::size_t position = 0; position < text.size();) {
-    std::string name = take_text(text, position);
-    fingerprint.emplace_back(std::move(name), take_text(text, position));
+detail::WireRecord to_record(const Fingerprint& fingerprint) {
+  std::vector<std::string> names;
+  std::vector<std::string> values;
+  for (const auto& [name, value] : fingerprint) {
+    names.push_back(name);
+    values.push_back(value);
   }
-  return fingerprint;
+  detail::WireRecord record;
+  record.add("names", std::move(names));
+  record.add("values", std::move(values));
+  return record;
 }
 
-std::int64_t decode_number(const std::string& value, std::int64_t least, std::int64_t most) {
-  std::int64_t number = 0;
-  const char* const end = value.data() + value.size();
-  const auto [behind, error] = std::from_chars(value.data(), end, number);
-  if (error == std::errc() && behind == end && number >= least && number <= most) return number;
-  throw InvalidArgument(fmt::format("'{}' is not a number from {} to {}", value, least, most));
+Fingerprint read_fingerprint(const detail::WireRecord& record) {
+  detail::WireReader reader(record, "this is not a fingerprint");
+  const std::size_t count = reader.num_rows({"names", "values"});
+  const std::vector<std::string>& names = reader.texts("names");
+  const std::vector<std::string>& values = reader.texts("values");
+  reader.finish();
+  Fingerprint fingerprint;
+  for (std::size_t index = 0; index < count; ++index) fingerprint.emplace_back(names[index], values[index]);
+  return fingerprint;
 }
 
 void compare_fingerprints(const std::vector<Fingerprint>& of_rank) {

@@ -1,7 +1,6 @@
 // Fingerprint: what all ranks must have in common, as text, in order.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,13 +13,13 @@ using Fingerprint = std::vector<std::pair<std::string, std::string>>;
 // The name of an entry whose value says by itself what it is about, such as "--lr 0.1".
 constexpr const char* kAgreedText = "";
 
-// Each entry as its lengths and its letters, so that no letter in it can be mistaken for a separator.
-std::string encode(const Fingerprint& fingerprint);
-// Throws InvalidArgument if it is none.
-Fingerprint decode_fingerprint(const std::string& text);
+namespace detail {
+class WireRecord;
+}
 
-// A number that stands in an entry. Throws InvalidArgument if the value is anything else, or out of that range.
-std::int64_t decode_number(const std::string& value, std::int64_t least, std::int64_t most);
+detail::WireRecord to_record(const Fingerprint& fingerprint);
+// Throws InvalidArgument if it is none.
+Fingerprint read_fingerprint(const detail::WireRecord& record);
 
 // REQUIRES: at least one; by rank. Throws FingerprintError for the first rank that differs from rank 0, naming the first
 // entry that does, both values and both ranks. Where an entry is an agreed text, that text is the

@@ -14,6 +14,7 @@
 #include "gpipe/os/blocked_signal.h"
 #include "gpipe/os/network.h"
 #include "gpipe/transport/c10d/handshake.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -127,16 +128,26 @@ void Peers::connect_gloo() {
 }
 
 // So that a rank that does not come is known by its number, and all know each other's hosts.
-void Peers::meet() { hosts_ = gather("host", world_.host); }
+void Peers::meet() {
+  detail::WireRecord own;
+  own.add("host", world_.host);
+  std::vector<std::string> hosts;
+  for (const detail::WireRecord& record : gather("host", own)) {
+    detail::WireReader reader(record, "this is not a rank's host");
+    hosts.push_back(reader.text("host"));
+    reader.finish();
+  }
+  hosts_ = std::move(hosts);
+}
 
-std::vector<std::string> Peers::gather(const std::string& name, const std::string& value) {
+std::vector<detail::WireRecord> Peers::gather(const std::string& name, const detail::WireRecord& own) {
   const std::string prefix = fmt::format("gpipe/{}/{}/", num_gathered_++, name);
-  store_->set(prefix + std::to_string(world_.rank), to_bytes(value));
+  store_->set(prefix + std::to_string(world_.rank), to_bytes(encode_text(own)));
   const Deadline deadline = deadline_in(world_.timeout_seconds);
-  std::vector<std::string> values(static_cast<std::size_t>(world_.size));
+  std::vector<std::string> texts(static_cast<std::size_t>(world_.size));
   for (int rank = 0; rank < world_.size; ++rank) {
     std::chrono::microseconds pause{200};
-    while (!store_->find(prefix + std::to_string(rank), values[static_cast<std::size_t>(rank)])) {
+    while (!store_->find(prefix + std::to_string(rank), texts[static_cast<std::size_t>(rank)])) {
       if (const auto testimony = testimony_of_rank(rank)) {
         throw PeerError(place_of(rank), fmt::format("it has failed: {}", testimony->text));
       }
@@ -156,7 +167,9 @@ std::vector<std::string> Peers::gather(const std::string& name, const std::strin
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     seen = static_cast<int>(store_->add(prefix + "seen", 0));
   }
-  return values;
+  std::vector<detail::WireRecord> records;
+  for (const std::string& text : texts) records.push_back(detail::decode_text(text));
+  return records;
 }
 
 PeerPlace Peers::place_of(int rank) const {
@@ -167,15 +180,16 @@ void Peers::compare(const Fingerprint& fingerprint) {
   check();
   if (world_.size == 1) return;
   std::vector<Fingerprint> of_rank;
-  for (const std::string& text : gather("fingerprint", encode(fingerprint)))
-    of_rank.push_back(decode_fingerprint(text));
+  for (const detail::WireRecord& record : gather("fingerprint", to_record(fingerprint))) {
+    of_rank.push_back(read_fingerprint(record));
+  }
   compare_fingerprints(of_rank);
 }
 
 void Peers::leave_together() {
   check();
   if (world_.size == 1) return;
-  gather("leave", "");
+  gather("leave", {});
   carrier().leave(/*together=*/true);
 }
 
@@ -194,7 +208,7 @@ double Peers::grace_seconds() const { return std::min(5.0, world_.timeout_second
 std::optional<Testimony> Peers::testimony_of_rank(int rank) {
   std::string text;
   if (!store_->find(fmt::format("gpipe/failed/{}", rank), text)) return std::nullopt;
-  return decode_testimony(text);
+  return read_testimony(detail::decode_text(text), world_.size);
 }
 
 std::exception_ptr Peers::blame_the_right_one(const std::exception_ptr& error, const Testimony& own) {
@@ -209,6 +223,8 @@ std::exception_ptr Peers::blame_the_right_one(const std::exception_ptr& error, c
   };
   try {
     return blame(error, own, world_.rank, ask, [this](int rank) { return place_of(rank); });
+  } catch (const InvalidArgument&) {  // what another rank has said cannot be read
+    return error;
   } catch (const PeerError&) {  // the store is rank 0, which answers whatever its stage does
     if (own.blamed == 0) return error;
     PeerPlace place = place_of(0);
@@ -251,7 +267,7 @@ void Peers::fail(std::exception_ptr error, bool silent) {
     const Testimony own = testimony_of(error, silent);
     store_->hurry(to_milliseconds(grace_seconds()));
     try {
-      store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_bytes(encode(own)));
+      store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_bytes(encode_text(to_record(own))));
     } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) found out again below
     }
     if (device_ != nullptr) device_->close();

@@ -89,7 +89,7 @@ class Peers {
   void meet();
   void connect_gloo();
   void connect_carrier();
-  std::vector<std::string> gather(const std::string& name, const std::string& value);
+  std::vector<detail::WireRecord> gather(const std::string& name, const detail::WireRecord& own);
   std::optional<Testimony> testimony_of_rank(int rank);
   std::exception_ptr blame_the_right_one(const std::exception_ptr& error, const Testimony& own);
   void let_others_read(const std::exception_ptr& error);

@@ -2,30 +2,31 @@
 
 #include <fmt/format.h>
 
-#include <cstdlib>
 #include <set>
 
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 
-std::string encode(const Testimony& testimony) {
-  return encode(Fingerprint{{"blamed", std::to_string(testimony.blamed)},
-                            {"silent", testimony.silent ? "1" : "0"},
-                            {"flow", testimony.flow},
-                            {"micro-batch", std::to_string(testimony.micro_batch)},
-                            {"text", testimony.text}});
+detail::WireRecord to_record(const Testimony& testimony) {
+  detail::WireRecord record;
+  record.add("blamed", testimony.blamed);
+  record.add("silent", testimony.silent);
+  record.add("flow", testimony.flow);
+  record.add("micro_batch", testimony.micro_batch);
+  record.add("text", testimony.text);
+  return record;
 }
 
-Testimony decode_testimony(const std::string& text) {
-  const Fingerprint entries = decode_fingerprint(text);
-  if (entries.size() != 5) throw InvalidArgument("this is not a testimony");
+Testimony read_testimony(const detail::WireRecord& record, int num_ranks) {
+  detail::WireReader reader(record, "this is not a testimony");
   Testimony testimony;
-  testimony.blamed = std::atoi(entries[0].second.c_str());
-  testimony.silent = entries[1].second == "1";
-  testimony.flow = entries[2].second;
-  testimony.micro_batch = std::atoi(entries[3].second.c_str());
-  testimony.text = entries[4].second;
+  testimony.blamed = reader.integer<int>("blamed", -1, num_ranks - 1);
+  testimony.silent = reader.flag("silent");
+  testimony.flow = reader.text("flow");
+  testimony.micro_batch = reader.integer<int>("micro_batch", -1);
+  testimony.text = reader.text("text");
+  reader.finish();
   return testimony;
 }
 

@@ -25,9 +25,13 @@ struct Testimony {
   std::string text;
 };
 
-std::string encode(const Testimony& testimony);
-// Throws InvalidArgument if it is none.
-Testimony decode_testimony(const std::string& text);
+namespace detail {
+class WireRecord;
+}
+
+detail::WireRecord to_record(const Testimony& testimony);
+// Throws InvalidArgument if it is none, or blames a rank beyond `num_ranks`.
+Testimony read_testimony(const detail::WireRecord& record, int num_ranks);
 
 // What the error says.
 Testimony testimony_of(const std::exception_ptr& error, bool silent);

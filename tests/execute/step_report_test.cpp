@@ -1,0 +1,97 @@
+// What ranks tell each other of a step that they have run, put together, and records that are no report.
+#include "gpipe/execute/group/step_report.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/torch.h>
+
+#include "gpipe/error.h"
+#include "gpipe/transport/wire_record.h"
+
+namespace gpipe {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::ThrowsMessage;
+
+// Of a step of two workers, with a stage each.
+StepReport report_of(int worker) {
+  StepReport report;
+  report.start = std::chrono::steady_clock::time_point(std::chrono::seconds(100 + worker));
+  report.worker = worker;
+  report.stages = {worker};
+  report.result.timeline.num_stages = 2;
+  report.result.timeline.workers.resize(2);
+  report.result.timeline.workers[worker].spans = {{{ActionKind::kForward, worker, 0}, 0.25, 0.5},
+                                                  {{ActionKind::kBackward, worker, 0}, 0.5, 1}};
+  report.result.memory.resize(2);
+  report.result.memory[worker] = {1 + worker, 2, 3, 4, 5, 6};
+  if (worker == 1) {
+    report.loss.losses = torch::tensor({1.5, 0.25});
+    report.loss.weights = torch::tensor({2.0, 1.0}, torch::kDouble);
+    report.loss.metrics["\xff"] = {torch::tensor({3.0F}), true};
+    report.loss.metrics["rows"] = {torch::ones({2, 2}), false};
+    report.refusal = "the loss is not finite";
+  }
+  return report;
+}
+
+World world_of_two() {
+  World world;
+  world.size = world.local_size = 2;
+  return world;
+}
+
+TEST(StepReport, OfAllRanksMakesOneResult) {
+  for (const bool has_one_clock : {true, false}) {
+    World world = world_of_two();
+    if (!has_one_clock) world.local_size = 1;
+    StepResult result = report_of(0).result;
+    EXPECT_EQ(merge(result, {to_record(report_of(0)), to_record(report_of(1))}, world, 1), "the loss is not finite");
+    const std::vector<Span>& spans = result.timeline.workers[1].spans;
+    ASSERT_EQ(spans.size(), 2U);
+    EXPECT_EQ(spans[1].action, (Action{ActionKind::kBackward, 1, 0}));
+    EXPECT_EQ(spans[1].start_seconds, has_one_clock ? 1.5 : 0.5);
+    EXPECT_EQ(spans[1].end_seconds, has_one_clock ? 2 : 1);
+    EXPECT_EQ(result.timeline.workers[0].spans[0].start_seconds, 0.25);
+    EXPECT_EQ(result.memory[0].live_bytes, 1);
+    EXPECT_EQ(result.memory[1].live_bytes, 2);
+    EXPECT_EQ(result.memory[1].input_bytes, 6);
+    EXPECT_EQ(result.weight, 3);
+    EXPECT_EQ(result.loss.item<float>(), 1.75F / 3);
+    EXPECT_EQ(result.metrics.at("\xff").item<float>(), 1);
+    EXPECT_EQ(result.metrics.at("rows").numel(), 4);
+  }
+}
+
+TEST(StepReport, ThatIsNoneIsRefused) {
+  const auto expect_refusal = [](const detail::WireRecord& record, const std::string& why) {
+    StepResult result = report_of(0).result;
+    EXPECT_THAT(
+        [&] {
+          merge(result, {to_record(report_of(0)), record}, world_of_two(), 1);
+        },
+        ThrowsMessage<InvalidArgument>(HasSubstr("this is not a report of a step: " + why)));
+  };
+  StepReport report = report_of(1);
+  report.result.timeline.workers.resize(3);
+  report.worker = 2;
+  expect_refusal(to_record(report), "'worker' is 2");
+  report = report_of(1);
+  report.result.timeline.workers[1].spans[0].action.kind = static_cast<ActionKind>(kNumActionKinds);
+  expect_refusal(to_record(report), "'span_kinds' is 5");
+  report = report_of(1);
+  report.result.memory.resize(3);
+  report.stages = {2};
+  expect_refusal(to_record(report), "'memory_stages' is 2");
+  report = report_of(1);
+  report.loss.weights = torch::ones(2);
+  expect_refusal(to_record(report), "'weights' are not doubles");
+  detail::WireRecord more = to_record(report_of(1));
+  more.add("more", 1);
+  expect_refusal(more, "'more' does not belong there");
+  expect_refusal({}, "'worker' is missing");
+}
+
+}  // namespace
+}  // namespace gpipe
