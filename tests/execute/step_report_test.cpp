@@ -14,18 +14,25 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
-// Of a step of two workers, with a stage each.
-StepReport report_of(int worker) {
+struct Told {
   StepReport report;
+  StepResult result;
+  detail::WireRecord record() const { return to_record(report, result); }
+};
+
+// Of a step of two workers, with a stage each.
+Told told_by(int worker) {
+  Told told;
+  StepReport& report = told.report;
   report.start = std::chrono::steady_clock::time_point(std::chrono::seconds(100 + worker));
   report.worker = worker;
   report.stages = {worker};
-  report.result.timeline.num_stages = 2;
-  report.result.timeline.workers.resize(2);
-  report.result.timeline.workers[worker].spans = {{{ActionKind::kForward, worker, 0}, 0.25, 0.5},
-                                                  {{ActionKind::kBackward, worker, 0}, 0.5, 1}};
-  report.result.memory.resize(2);
-  report.result.memory[worker] = {1 + worker, 2, 3, 4, 5, 6};
+  told.result.timeline.num_stages = 2;
+  told.result.timeline.workers.resize(2);
+  told.result.timeline.workers[worker].spans = {{{ActionKind::kForward, worker, 0}, 0.25, 0.5},
+                                                {{ActionKind::kBackward, worker, 0}, 0.5, 1}};
+  told.result.memory.resize(2);
+  told.result.memory[worker] = {1 + worker, 2, 3, 4, 5, 6};
   if (worker == 1) {
     report.loss.losses = torch::tensor({1.5, 0.25});
     report.loss.weights = torch::tensor({2.0, 1.0}, torch::kDouble);
@@ -33,7 +40,7 @@ StepReport report_of(int worker) {
     report.loss.metrics["rows"] = {torch::ones({2, 2}), false};
     report.refusal = "the loss is not finite";
   }
-  return report;
+  return told;
 }
 
 World world_of_two() {
@@ -46,8 +53,8 @@ TEST(StepReport, OfAllRanksMakesOneResult) {
   for (const bool has_one_clock : {true, false}) {
     World world = world_of_two();
     if (!has_one_clock) world.local_size = 1;
-    StepResult result = report_of(0).result;
-    EXPECT_EQ(merge(result, {to_record(report_of(0)), to_record(report_of(1))}, world, 1), "the loss is not finite");
+    StepResult result = told_by(0).result;
+    EXPECT_EQ(merge(result, {told_by(0).record(), told_by(1).record()}, world, 1), "the loss is not finite");
     const std::vector<Span>& spans = result.timeline.workers[1].spans;
     ASSERT_EQ(spans.size(), 2U);
     EXPECT_EQ(spans[1].action, (Action{ActionKind::kBackward, 1, 0}));
@@ -66,28 +73,28 @@ TEST(StepReport, OfAllRanksMakesOneResult) {
 
 TEST(StepReport, ThatIsNoneIsRefused) {
   const auto expect_refusal = [](const detail::WireRecord& record, const std::string& why) {
-    StepResult result = report_of(0).result;
+    StepResult result = told_by(0).result;
     EXPECT_THAT(
         [&] {
-          merge(result, {to_record(report_of(0)), record}, world_of_two(), 1);
+          merge(result, {told_by(0).record(), record}, world_of_two(), 1);
         },
         ThrowsMessage<InvalidArgument>(HasSubstr("this is not a report of a step: " + why)));
   };
-  StepReport report = report_of(1);
-  report.result.timeline.workers.resize(3);
-  report.worker = 2;
-  expect_refusal(to_record(report), "'worker' is 2");
-  report = report_of(1);
-  report.result.timeline.workers[1].spans[0].action.kind = static_cast<ActionKind>(kNumActionKinds);
-  expect_refusal(to_record(report), "'span_kinds' is 5");
-  report = report_of(1);
-  report.result.memory.resize(3);
-  report.stages = {2};
-  expect_refusal(to_record(report), "'memory_stages' is 2");
-  report = report_of(1);
-  report.loss.weights = torch::ones(2);
-  expect_refusal(to_record(report), "'weights' are not doubles");
-  detail::WireRecord more = to_record(report_of(1));
+  Told told = told_by(1);
+  told.result.timeline.workers.resize(3);
+  told.report.worker = 2;
+  expect_refusal(told.record(), "'worker' is 2");
+  told = told_by(1);
+  told.result.timeline.workers[1].spans[0].action.kind = static_cast<ActionKind>(kNumActionKinds);
+  expect_refusal(told.record(), "'span_kinds' is 5");
+  told = told_by(1);
+  told.result.memory.resize(3);
+  told.report.stages = {2};
+  expect_refusal(told.record(), "'memory_stages' is 2");
+  told = told_by(1);
+  told.report.loss.weights = torch::ones(2);
+  expect_refusal(told.record(), "'weights' are not doubles");
+  detail::WireRecord more = told_by(1).record();
   more.add("more", 1);
   expect_refusal(more, "'more' does not belong there");
   expect_refusal({}, "'worker' is missing");

@@ -195,7 +195,7 @@ WireRecord ProcessGroup::broadcast(int worker, WireRecord record) {
 }
 
 std::string ProcessGroup::complete(StepResult& result, const StepReport& own, int last_worker) {
-  return merge(result, exchange_->gather(to_record(own)), world(), last_worker);
+  return merge(result, exchange_->gather(to_record(own, result)), world(), last_worker);
 }
 
 std::vector<WireRecord> ProcessGroup::gather_replicas(const WireRecord& own) { return replicas_->gather(own); }

@@ -56,12 +56,12 @@ std::vector<Span> read_spans(detail::WireReader& reader) {
   return spans;
 }
 
-void add_memory(detail::WireRecord& record, const StepReport& report) {
-  const std::vector<int> stages = report.result->memory.empty() ? std::vector<int>() : report.stages;
+void add_memory(detail::WireRecord& record, const StepReport& report, const StepResult& own) {
+  const std::vector<int> stages = own.memory.empty() ? std::vector<int>() : report.stages;
   record.add("memory_stages", stages);
   for (const auto& [name, member] : kMemoryColumns) {
     std::vector<std::int64_t> column;
-    for (const int stage : stages) column.push_back(report.result->memory[stage].*member);
+    for (const int stage : stages) column.push_back(own.memory[stage].*member);
     record.add(name, column);
   }
 }
@@ -137,14 +137,14 @@ ToldReport read_step_report(const detail::WireRecord& record, const StepResult& 
 
 }  // namespace
 
-detail::WireRecord to_record(const StepReport& report) {
+detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
   const std::int64_t nanoseconds =
       std::chrono::duration_cast<std::chrono::nanoseconds>(report.start.time_since_epoch()).count();
   detail::WireRecord record;
   record.add("worker", report.worker);
   record.add("start_nanoseconds", nanoseconds);
-  add_spans(record, report.result->timeline.workers[report.worker].spans);
-  add_memory(record, report);
+  add_spans(record, own.timeline.workers[report.worker].spans);
+  add_memory(record, report, own);
   add_loss(record, report.loss);
   record.add("refusal", report.refusal);
   return record;

@@ -15,8 +15,7 @@ namespace gpipe {
 
 struct StepReport {
   std::chrono::steady_clock::time_point start;
-  const StepResult* result = nullptr;  // spans and memory of its own
-  LossParts loss;                      // on the rank of the last stage
+  LossParts loss;  // on the rank of the last stage
   int worker = 0;
   std::vector<int> stages;  // its own
   std::string refusal;      // why the step must not count; empty: it does
@@ -26,7 +25,8 @@ namespace detail {
 class WireRecord;
 }
 
-detail::WireRecord to_record(const StepReport& report);
+// `own` has the spans and the memory of the rank.
+detail::WireRecord to_record(const StepReport& report, const StepResult& own);
 
 // Completes the rank's own result by what all have reported, by rank: timeline and memory of its replica, loss and metrics of
 // the last workers of all replicas. The first refusal of one of those is returned; empty: there is none. If all ranks are on

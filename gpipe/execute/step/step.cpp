@@ -202,7 +202,6 @@ std::string Step::share(StepResult& result, const LossParts& parts, const std::s
   for (int stage = 0; stage < schedule().num_stages; ++stage) {
     if (engine_.runs_stage(stage)) report.stages.push_back(stage);
   }
-  report.result = &result;
   report.loss = parts;
   report.refusal = refusal;
   const int last_worker = schedule().worker_of_stage.back();
