@@ -24,9 +24,9 @@ namespace gpipe {
 // error on every rank, and the checkpoint is not made. The ranks talk on the caller's threads only, which make the same calls in
 // the same order; only files are written on others.
 
-// What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that one what it
-// threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws FingerprintError for ranks that make
-// different calls, and PeerError. REQUIRES: the pipeline runs over ranks.
+// What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that
+// one what it threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws
+// FingerprintError for ranks that make different calls, and PeerError. REQUIRES: the pipeline runs over ranks.
 std::vector<detail::WireRecord> agree(const PipelineImpl& pipeline, const std::string& call,
                                       const std::function<void(detail::WireRecord& given)>& give);
 

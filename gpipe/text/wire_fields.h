@@ -33,11 +33,11 @@ struct WireLimits {
 // The number of tensors that all fields have together.
 std::size_t num_tensors(const std::vector<WireField>& fields);
 
-// Numbers are little-endian. docs/launching.md has the layout. Fields have exactly one encoding, and doubles keep their bits. Throws
-// InvalidArgument for fields beyond the limits, and for a name that is empty or occurs twice.
+// Numbers are little-endian. docs/launching.md has the layout. Fields have exactly one encoding, and doubles keep their
+// bits. Throws InvalidArgument for fields beyond the limits, and for a name that is empty or occurs twice.
 std::string encode_fields(const std::vector<WireField>& fields);
-// Throws InvalidArgument unless the bytes are what encode_fields gives for some fields. Every length is checked before memory is
-// taken for it: no piece is larger than 8 times the bytes, or than the limits of fields.
+// Throws InvalidArgument unless the bytes are what encode_fields gives for some fields. Every length is checked before
+// memory is taken for it: no piece is larger than 8 times the bytes, or than the limits of fields.
 std::vector<WireField> decode_fields(std::string_view bytes);
 
 }  // namespace gpipe::detail

@@ -55,13 +55,15 @@ class WireRecord {
   Tensors tensors_;
 };
 
-// Reads a record that came from another rank. What is missing, of another kind or out of range throws InvalidArgument, whose text
-// begins with the reader's refusal and names the field; so does, at the end, a field that nobody has asked for.
+// Reads a record that came from another rank. What is missing, of another kind or out of range throws InvalidArgument,
+// whose text begins with the reader's refusal and names the field; so does, at the end, a field that nobody has asked
+// for.
 //
 // Thread-compatible.
 class WireReader {
  public:
-  // `refusal` says what the record would not be, such as "this is not a testimony". REQUIRES: the record outlives the reader.
+  // `refusal` says what the record would not be, such as "this is not a testimony". REQUIRES: the record outlives the
+  // reader.
   WireReader(const WireRecord& record, std::string refusal);
 
   bool has(const std::string& name) const;
@@ -85,8 +87,8 @@ class WireReader {
     return std::vector<Integer>(integers.begin(), integers.end());
   }
 
-  // The number of values that each of those fields has, which are the columns of a table. Throws InvalidArgument if the numbers
-  // differ.
+  // The number of values that each of those fields has, which are the columns of a table. Throws InvalidArgument if the
+  // numbers differ.
   std::size_t num_rows(std::initializer_list<const char*> names) const;
   // Throws InvalidArgument unless each of those fields has so many values.
   void check_num_rows(std::initializer_list<const char*> names, std::size_t expected) const;

@@ -1,6 +1,6 @@
-// Feeds arbitrary bytes to everything that reads a file, and to what reads the records of other ranks. Each either takes
-// them or throws gpipe::Error; anything else that escapes, and whatever a sanitizer sees, is a defect. What parses must
-// come back the same from its own text.
+// Feeds arbitrary bytes to everything that reads a file, and to what reads the records of other ranks. Each either
+// takes them or throws gpipe::Error; anything else that escapes, and whatever a sanitizer sees, is a defect. What
+// parses must come back the same from its own text.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>

@@ -27,7 +27,8 @@ class WireRecord;
 }
 
 detail::WireRecord to_record(const StepCall& call);
-// Throws InvalidArgument if it is none, or if it has other fields, too; `rest` takes those, where a call comes with more.
+// Throws InvalidArgument if it is none, or if it has other fields, too; `rest` takes those, where a call comes with
+// more.
 StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest = nullptr);
 
 // By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by replica; `idle`

@@ -28,10 +28,10 @@ class WireRecord;
 // `own` has the spans and the memory of the rank.
 detail::WireRecord to_record(const StepReport& report, const StepResult& own);
 
-// Completes the rank's own result by what all have reported, by rank: timeline and memory of its replica, loss and metrics of
-// the last workers of all replicas. The first refusal of one of those is returned; empty: there is none. If all ranks are on
-// one host, their clocks are compared; otherwise they count as having started together. Throws InvalidArgument for a record that is
-// no report.
+// Completes the rank's own result by what all have reported, by rank: timeline and memory of its replica, loss and
+// metrics of the last workers of all replicas. The first refusal of one of those is returned; empty: there is none. If
+// all ranks are on one host, their clocks are compared; otherwise they count as having started together. Throws
+// InvalidArgument for a record that is no report.
 std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_rank, const World& world, int last_worker);
 
 }  // namespace gpipe
