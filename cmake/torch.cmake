@@ -13,7 +13,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
   gpipe/model/flop_counter.cpp
-  gpipe/model/given.cpp
+  gpipe/model/noted_input.cpp
   gpipe/model/layer.cpp
   gpipe/model/layer_chain.cpp
   gpipe/model/layer_meter.cpp
@@ -38,6 +38,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/layer_names.cpp
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
+  gpipe/checkpoint/pipeline_weights.cpp
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/sampler_state.cpp
   gpipe/checkpoint/scheduler_state.cpp
@@ -48,8 +49,8 @@ add_library(gpipe_torch STATIC
   gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp
   gpipe/transport/c10d/exchange.cpp
-  gpipe/transport/c10d/fingerprint.cpp
-  gpipe/transport/c10d/gate.cpp
+  gpipe/transport/fingerprint.cpp
+  gpipe/transport/c10d/rank_listener.cpp
   gpipe/transport/c10d/handshake.cpp
   gpipe/transport/c10d/packet_header.cpp
   gpipe/transport/c10d/peers.cpp
@@ -59,12 +60,11 @@ add_library(gpipe_torch STATIC
   gpipe/transport/c10d/remote_flow.cpp
   gpipe/transport/c10d/socket.cpp
   gpipe/transport/c10d/store_server.cpp
-  gpipe/transport/c10d/testimony.cpp
+  gpipe/transport/c10d/failure_report.cpp
   gpipe/execute/all_ranks.cpp
-  gpipe/execute/checked_options.cpp
   gpipe/execute/cut/chosen_stages.cpp
   gpipe/execute/cut/cut.cpp
-  gpipe/execute/engine.cpp
+  gpipe/execute/engine/engine.cpp
   gpipe/execute/freed_memory.cpp
   gpipe/execute/group/gradient_reducer.cpp
   gpipe/execute/group/local_group.cpp
@@ -75,8 +75,8 @@ add_library(gpipe_torch STATIC
   gpipe/execute/group/step_report.cpp
   gpipe/execute/group/tied_values.cpp
   gpipe/execute/model/model.cpp
+  gpipe/execute/model/registration_order.cpp
   gpipe/execute/pipeline.cpp
-  gpipe/execute/registration_order.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp
   gpipe/execute/runner/caller_state.cpp
@@ -97,6 +97,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
   gpipe/execute/step/weighed_loss.cpp
+  gpipe/execute/values/checked_options.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
 set_source_files_properties(gpipe/execute/step/drop_in.cpp PROPERTIES

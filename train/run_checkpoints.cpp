@@ -12,6 +12,7 @@
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/optimizer_state.h"
+#include "gpipe/checkpoint/pipeline_weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
@@ -74,7 +75,7 @@ void RunCheckpoints::lock(const Pipeline& pipeline) {
   if (pipeline->world().size == 1) {
     take();
   } else {
-    agree(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) { take(); });
+    tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) { take(); });
   }
   if (lock_ == nullptr || lock_->problem().empty()) return;
   cli::print(fmt::format("note: {} cannot be locked ({}): see to it that no other training saves there\n",

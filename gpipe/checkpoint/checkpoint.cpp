@@ -15,7 +15,6 @@
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/checkpoint_files/safetensors_index.h"
-#include "gpipe/transport/c10d/peers.h"
 
 namespace gpipe {
 namespace {
@@ -275,8 +274,8 @@ TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline,
   if (is_alone) {
     prepared = prepare(path, pipeline, optimizer, options);
   } else {
-    agree(*pipeline, "reading a checkpoint",
-          [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
+    tell_all_ranks(*pipeline, "reading a checkpoint",
+                   [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
   }
   apply(prepared);
   pipeline->set_step(prepared.pipeline_step);

@@ -9,7 +9,7 @@
 
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/group/step_call.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/os/paths.h"
@@ -62,7 +62,7 @@ std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name
   for (const detail::WireRecord& told : pipeline.engine().group().gather(record)) {
     calls.push_back(read_step_call(told, &rests.emplace_back()));
   }
-  gpipe::agree(calls);  // throws if one of them is another call, whose rest would mean nothing
+  agreed_calls(calls);  // throws if one of them is another call, whose rest would mean nothing
   std::vector<Said> said;
   for (const detail::WireRecord& rest : rests) {
     detail::WireReader reader(rest, "this is not what a rank says of a checkpoint");
@@ -155,8 +155,8 @@ std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank, i
 
 }  // namespace
 
-std::vector<detail::WireRecord> agree(const PipelineImpl& pipeline, const std::string& call,
-                                      const std::function<void(detail::WireRecord&)>& give) {
+std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
+                                               const std::function<void(detail::WireRecord&)>& give) {
   std::vector<Said> said = exchange(pipeline, call, say(give));
   throw_first(pipeline, said);
   std::vector<detail::WireRecord> given;
@@ -170,7 +170,7 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
       options_(options),
       files_(options.files != nullptr ? *options.files : real_file_system()),
       commits_(pipeline->world().rank == 0) {
-  const auto manifests = agree(*pipeline_, "saving a checkpoint", [&](detail::WireRecord& given) {
+  const auto manifests = tell_all_ranks(*pipeline_, "saving a checkpoint", [&](detail::WireRecord& given) {
     snapshot_ = make_snapshot();
     given.add("manifest", to_json(snapshot_.manifest));
   });
@@ -179,7 +179,7 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
     of_rank.push_back(parse_manifest(read_text(given, "manifest"), "a rank's manifest"));
   }
   snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->world().num_stages());
-  const auto made = agree(*pipeline_, "making a checkpoint's folder", [&](detail::WireRecord& given) {
+  const auto made = tell_all_ranks(*pipeline_, "making a checkpoint's folder", [&](detail::WireRecord& given) {
     if (!commits_) return;
     lock_ = lock_checkpoints(files_, folder);
     temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
@@ -218,8 +218,8 @@ bool RankSave::can_finish() const { return !pipeline_->engine().group().has_fail
 bool RankSave::is_ready() const { return written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
 bool RankSave::is_written() {
-  const auto answers = agree(*pipeline_, "looking after a checkpoint",
-                             [&](detail::WireRecord& given) { given.add("is_ready", is_ready()); });
+  const auto answers = tell_all_ranks(*pipeline_, "looking after a checkpoint",
+                                      [&](detail::WireRecord& given) { given.add("is_ready", is_ready()); });
   return std::all_of(answers.begin(), answers.end(), [](const detail::WireRecord& answer) {
     return detail::WireReader(answer, "this is not what a rank says of a checkpoint").flag("is_ready");
   });
@@ -230,9 +230,9 @@ SavedCheckpoint RankSave::finish() {
   while (!is_written()) written_.wait_for(kLookAgain);
   SavedCheckpoint saved;
   try {
-    const auto shards =
-        agree(*pipeline_, "ending a checkpoint", [&](detail::WireRecord& given) { add_files(given, written_.get()); });
-    const auto told = agree(*pipeline_, "putting a checkpoint in place", [&](detail::WireRecord& given) {
+    const auto shards = tell_all_ranks(*pipeline_, "ending a checkpoint",
+                                       [&](detail::WireRecord& given) { add_files(given, written_.get()); });
+    const auto told = tell_all_ranks(*pipeline_, "putting a checkpoint in place", [&](detail::WireRecord& given) {
       if (!commits_) return;
       saved = commit(shards);
       given.add("folder", fs::path(saved.path).filename().string());
@@ -296,21 +296,21 @@ Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& 
   if (pipeline.world().size == 1) {
     read();
   } else {
-    agree(pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
+    tell_all_ranks(pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
   }
   return manifest;
 }
 
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
   const bool decides = pipeline.world().rank == 0;
-  const auto answers = agree(pipeline, "loading a checkpoint", [&](detail::WireRecord& given) {
+  const auto answers = tell_all_ranks(pipeline, "loading a checkpoint", [&](detail::WireRecord& given) {
     if (!decides) return;
     const std::string resolved = resolve_checkpoint(path);
     given.add("found", is_there(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string());
   });
   const std::string found = read_text(answers.front(), "found");
   const std::string checkpoint = found.empty() ? without_slashes(path) : without_slashes(path) + "/" + found;
-  const auto seen = agree(pipeline, "looking for a checkpoint", [&](detail::WireRecord& given) {
+  const auto seen = tell_all_ranks(pipeline, "looking for a checkpoint", [&](detail::WireRecord& given) {
     if (!is_there(checkpoint + "/" + kManifestName)) {
       throw CheckpointError(checkpoint,
                             ": rank 0 has found this checkpoint, but it is not to be seen from here; the folder has "

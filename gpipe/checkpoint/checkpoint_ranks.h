@@ -27,13 +27,13 @@ namespace gpipe {
 // What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that
 // one what it threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws
 // FingerprintError for ranks that make different calls, and PeerError. REQUIRES: the pipeline runs over ranks.
-std::vector<detail::WireRecord> agree(const PipelineImpl& pipeline, const std::string& call,
-                                      const std::function<void(detail::WireRecord& given)>& give);
+std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
+                                               const std::function<void(detail::WireRecord& given)>& give);
 
 // A checkpoint on its way. All ranks make the same calls.
 class RankSave {
  public:
-  // Begins to write what `make_snapshot` gives, on a thread of its own: its tensors have to stay as they are. Throws as agree does.
+  // Begins to write what `make_snapshot` gives, on a thread of its own: its tensors have to stay as they are. Throws as tell_all_ranks does.
   RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
            const std::function<CheckpointSnapshot()>& make_snapshot);
   // Until nothing is written any more. A checkpoint that was not finished is none.
@@ -43,7 +43,7 @@ class RankSave {
 
   // Whether all ranks have written their shards.
   bool is_written();
-  // Waits for that, and puts the checkpoint in place. To be called once. Throws as agree does; then the earlier checkpoints are
+  // Waits for that, and puts the checkpoint in place. To be called once. Throws as tell_all_ranks does; then the earlier checkpoints are
   // there.
   SavedCheckpoint finish();
   // False if the ranks cannot talk any more.

@@ -3,18 +3,11 @@
 
 #include <string>
 
-#include "gpipe/checkpoint/safetensors.h"
-#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
 
-// Into the layers that this rank runs; what is read may have those of other ranks, too. Else as load_weights for a module.
-WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options = {});
-WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
-                           const LoadWeightsOptions& options = {});
-
-// All ranks call those below. They throw PeerError.
+// All ranks call these. They throw PeerError.
 
 // Whether it is true on any rank: for decisions that all have to make alike, such as to stop.
 bool any_rank(const Pipeline& pipeline, bool value);
@@ -25,8 +18,5 @@ void agree_on(const Pipeline& pipeline, const std::string& text);
 
 // What rank 0 gives: for what one has to decide for all, such as which file to read.
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text);
-
-// The parameters and buffers of all stages, as weights_of gives them for a pipeline on threads. On rank 0; elsewhere nothing.
-NamedTensors gather_weights(const Pipeline& pipeline);
 
 }  // namespace gpipe

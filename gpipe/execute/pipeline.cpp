@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/step/clip_grad_norm.h"
 #include "gpipe/execute/step/drop_in.h"
 #include "gpipe/execute/step/train_step.h"
+#include "gpipe/execute/values/checked_options.h"
 
 namespace gpipe {
 

@@ -13,8 +13,8 @@
 #include <type_traits>
 #include <vector>
 
-#include "gpipe/execute/pipeline_options.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/pipeline_options.h"
+#include "gpipe/execute/values/step_result.h"
 #include "gpipe/interpret/action_error.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/model/layer_chain.h"

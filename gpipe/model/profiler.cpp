@@ -103,7 +103,7 @@ class Pass {
 
  private:
   LayerMeasure run_layer(int index, Tensors tensors, std::vector<LayerProfile>& profiles) {
-    position_ = {index, false, Given(tensors)};
+    position_ = {index, false, NotedInput(tensors)};
     const ChainLayer layer = source_.layer(index);
     const Sandbox sandbox({layer});
     const Tensors parameters = layer.layer.module->parameters();

@@ -6,10 +6,10 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/model/given.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/model/noted_input.h"
 #include "gpipe/plan/profile.h"
 
 namespace gpipe {
@@ -52,7 +52,7 @@ Profile profile(const LayerChain& chain, const at::Tensor& sample, const Profile
 struct ProfilerPosition {
   int layer = 0;
   bool in_backward = false;
-  Given given;  // to the layer
+  NotedInput given;  // to the layer
 };
 
 struct LayerSource {

@@ -62,7 +62,7 @@ class WireRecord {
 // Thread-compatible.
 class WireReader {
  public:
-  // `refusal` says what the record would not be, such as "this is not a testimony". REQUIRES: the record outlives the
+  // `refusal` says what the record would not be, such as "this is not a failure report". REQUIRES: the record outlives the
   // reader.
   WireReader(const WireRecord& record, std::string refusal);
 

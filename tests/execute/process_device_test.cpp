@@ -5,6 +5,7 @@
 
 #include <functional>
 
+#include "gpipe/checkpoint/pipeline_weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
@@ -173,6 +174,26 @@ TEST_F(ProcessDevices, ProcessesOnDevicesTrainAsThePlainModelDoes) {
   for (int rank = 0; rank < 2; ++rank) {
     EXPECT_EQ(ranks.wait(rank, 200), 0) << "rank " << rank << ": " << ranks.output(rank);
     EXPECT_NE(ranks.output(rank).find("[  PASSED  ] 1 test"), std::string::npos) << ranks.output(rank);
+  }
+}
+
+TEST_F(ProcessDevices, ThreadsOnDevicesTrainSkipsAndTiesAsThePlainModelDoes) {
+  at::set_num_threads(1);
+  torch::manual_seed(1);
+  const TestModel model = with_skip_and_tie();
+  const Trained expected = train_plainly(model, 13);
+  for (const int num_stages : {2, 4}) {
+    // The stages of the tied weight are on one device.
+    std::vector<torch::Device> devices(static_cast<std::size_t>(num_stages), two_devices()[1]);
+    devices.front() = devices.back() = two_devices()[0];
+    if (num_stages == 2) devices = {two_devices()[0]};
+    const Trained got = train_pipelined(model, 13,
+                                        PipelineOptions(num_stages)
+                                            .num_micro_batches(kNumMicroBatches)
+                                            .balance(even_balance(model.chain.size(), num_stages))
+                                            .devices(devices)
+                                            .peers(no_peers()));
+    for (const auto& [name, tensor] : got.tensors) expect_same(tensor, expected.tensors.at(name), name);
   }
 }
 

@@ -268,11 +268,13 @@ TEST(RematerializationTest, RunsEachLayerAsOftenAsTheRunsAroundItSay) {
     model->push_back(layers.back());
   }
   const auto counts = [&](Recompute recompute) {
-    for (Counted& layer : layers) layer->num_forwards = layer->num_again = 0;
     Pipeline pipeline(model,
                       PipelineOptions(1).num_micro_batches(2).schedule("gpipe").recompute(recompute).rematerialization(
                           {parse_rematerialization("1-3{1-2},5-5")}));
-    pipeline->train_step(torch::randn({2, 4}), torch::randn({2, 4}), torch::nn::MSELoss());
+    for (int step = 0; step < 2; ++step) {  // the first has a trial before it
+      for (Counted& layer : layers) layer->num_forwards = layer->num_again = 0;
+      pipeline->train_step(torch::randn({2, 4}), torch::randn({2, 4}), torch::nn::MSELoss());
+    }
     std::vector<int> result;
     for (const Counted& layer : layers) {
       EXPECT_EQ(layer->num_again, layer->num_forwards - 2);

@@ -13,7 +13,7 @@
 #include <string>
 
 #include "gpipe/error.h"
-#include "largest_allocation.h"
+#include "tests/checkpoint_files/largest_allocation.h"
 
 namespace gpipe::detail {
 namespace {

@@ -12,8 +12,8 @@
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <vector>
 
-#include "gpipe/transport/c10d/gate.h"
 #include "gpipe/transport/c10d/proven_device.h"
+#include "gpipe/transport/c10d/rank_listener.h"
 #include "ranks.h"
 
 namespace gpipe {
@@ -148,7 +148,7 @@ TEST(Hostile, OnlySoManyWaitAtTheGate) {
   hello.size = 2;
   EXPECT_TRUE(join({"127.0.0.1", port}, "secret", hello, deadline_in(5)).is_open());
   EXPECT_THAT(server.refusals(), ::testing::HasSubstr("too many at once"));
-  EXPECT_LT(num_open_files(), 400 + Gate::kMostCandidates + 30);
+  EXPECT_LT(num_open_files(), 400 + RankListener::kMostCandidates + 30);
 }
 
 TEST(Hostile, StrangersAtGloosPortsAreTurnedAway) {

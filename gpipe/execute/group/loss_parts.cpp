@@ -5,7 +5,7 @@
 #include <algorithm>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/step_result.h"
 
 namespace gpipe {
 

@@ -173,7 +173,7 @@ std::vector<StepCall> ProcessGroup::agree(StepCall call, const std::function<voi
     of_rank.push_back(read_step_call(record, &rests.emplace_back()));
   }
   if (error != nullptr) std::rethrow_exception(error);
-  std::vector<StepCall> agreed = gpipe::agree(of_rank, world().num_replicas);
+  std::vector<StepCall> agreed = agreed_calls(of_rank, world().num_replicas);
   if (given != nullptr) {
     *given = std::move(rests);
   } else {

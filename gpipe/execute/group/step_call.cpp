@@ -131,7 +131,7 @@ StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* re
   return call;
 }
 
-std::vector<StepCall> agree(const std::vector<StepCall>& of_rank, int num_replicas) {
+std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num_replicas) {
   bool needs_grad = false;
   for (std::size_t rank = 0; rank < of_rank.size(); ++rank) {
     const StepCall& call = of_rank[rank];

@@ -35,6 +35,6 @@ StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* re
 // are those that all of its ranks have. Throws FingerprintError, which names both ranks and both values, if they are about to do
 // different things, and InvalidArgument if one refuses, or if the targets have another number of rows than the inputs.
 // Replicas may have different numbers of rows.
-std::vector<StepCall> agree(const std::vector<StepCall>& of_rank, int num_replicas = 1);
+std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num_replicas = 1);
 
 }  // namespace gpipe

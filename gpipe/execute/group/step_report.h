@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "gpipe/execute/group/loss_parts.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/step_result.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/model/micro_batch.h"
 

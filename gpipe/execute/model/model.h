@@ -15,7 +15,7 @@
 #include "gpipe/model/module_modes.h"
 #include "gpipe/model/step_listener.h"
 #include "gpipe/model/tie.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/fingerprint.h"
 
 namespace gpipe::detail {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
 #include "gpipe/execute/stage/rematerialized_layers.h"
+#include "gpipe/execute/values/checked_options.h"
 #include "gpipe/interpret/action_error.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"

@@ -3,8 +3,8 @@
 
 #include "gpipe/execute/cut/cut.h"
 #include "gpipe/execute/model/model.h"
-#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/stage/step_settings.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/interpret/workers.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"

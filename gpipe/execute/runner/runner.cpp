@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
+#include "gpipe/execute/values/checked_options.h"
 #include "gpipe/os/blas.h"
 
 namespace gpipe::detail {

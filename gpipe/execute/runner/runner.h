@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
-#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/runner/assembly.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/interpret/workers.h"
 #include "gpipe/schedule/schedule.h"
 

@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
+#include "gpipe/execute/values/checked_options.h"
 #include "gpipe/interpret/executor.h"
-#include "gpipe/model/given.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/noted_input.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
 #include "gpipe/transport/wire_record.h"
@@ -173,7 +173,7 @@ class TrialStage {
       const LayerScope scope(run);
       at_work_ = &layer;
       tracer.begin_layer(layer.index, baton.tensors);
-      const Given given(baton.tensors);
+      const NotedInput given(baton.tensors);
       try {
         baton.tensors = layer.layer.forward(std::move(baton.tensors));
       } catch (...) {

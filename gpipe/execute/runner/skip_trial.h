@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/runner/assembly.h"
 #include "gpipe/execute/runner/caller_state.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/interpret/workers.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"

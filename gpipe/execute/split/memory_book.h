@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/step_result.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"

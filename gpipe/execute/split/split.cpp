@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
+#include "gpipe/execute/values/checked_options.h"
 
 namespace gpipe::detail {
 

@@ -8,8 +8,8 @@
 #include "gpipe/execute/cut/cut.h"
 #include "gpipe/execute/group/group.h"
 #include "gpipe/execute/model/model.h"
-#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/split/memory_book.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/transport/stage_stream.h"
 

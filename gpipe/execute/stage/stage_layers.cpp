@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/model/given.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/noted_input.h"
 #include "gpipe/model/skip.h"
 
 namespace gpipe {
@@ -81,7 +81,7 @@ void StageLayers::run_layers(int micro_batch, const LayerRange& range, Tensors& 
     run.layer = layer.index;
     at_work_ = &layer;
     const LayerScope scope(run);
-    const Given given(tensors);
+    const NotedInput given(tensors);
     try {
       tensors = layer.layer.forward(std::move(tensors));
     } catch (...) {

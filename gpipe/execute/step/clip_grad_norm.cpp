@@ -5,7 +5,7 @@
 #include <limits>
 #include <map>
 
-#include "gpipe/execute/registration_order.h"
+#include "gpipe/execute/model/registration_order.h"
 #include "gpipe/transport/on_host.h"
 #include "gpipe/transport/wire_record.h"
 

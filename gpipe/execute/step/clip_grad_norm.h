@@ -1,7 +1,7 @@
 // clip_grad_norm over all stages, wherever they are.
 #pragma once
 
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
 
 namespace gpipe::detail {
 

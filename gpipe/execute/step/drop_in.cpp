@@ -8,8 +8,8 @@
 #include <optional>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
 #include "gpipe/execute/step/step.h"
+#include "gpipe/execute/values/checked_options.h"
 #include "gpipe/transport/on_host.h"
 
 namespace gpipe::detail {

@@ -3,7 +3,7 @@
 
 #include <torch/nn/module.h>
 
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
 #include "gpipe/model/micro_batch.h"
 
 namespace gpipe::detail {

@@ -9,12 +9,12 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
+#include "gpipe/execute/engine/mini_batch.h"
 #include "gpipe/execute/group/loss_parts.h"
 #include "gpipe/execute/runner/caller_state.h"
 #include "gpipe/execute/step/gradient_copies.h"
-#include "gpipe/execute/step/mini_batch.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/step_result.h"
 
 namespace gpipe::detail {
 

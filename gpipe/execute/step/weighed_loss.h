@@ -8,10 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/execute/engine/mini_batch.h"
 #include "gpipe/execute/group/loss_parts.h"
-#include "gpipe/execute/pipeline_options.h"
-#include "gpipe/execute/step/mini_batch.h"
-#include "gpipe/execute/step_result.h"
+#include "gpipe/execute/values/pipeline_options.h"
+#include "gpipe/execute/values/step_result.h"
 #include "gpipe/model/micro_batch.h"
 
 namespace gpipe::detail {

@@ -81,7 +81,7 @@ void Peers::connect() {
     std::set<int> expected;
     for (int rank = 0; rank < world_.size; ++rank) expected.insert(rank);
     server_ = std::make_unique<StoreServer>(place.address, place.port,
-                                            GateTerms{world_.secret, Purpose::kStore, 0, world_.size, expected});
+                                            ListenerTerms{world_.secret, Purpose::kStore, 0, world_.size, expected});
     place.port = server_->port();
   }
   Hello hello;
@@ -148,8 +148,8 @@ std::vector<detail::WireRecord> Peers::gather(const std::string& name, const det
   for (int rank = 0; rank < world_.size; ++rank) {
     std::chrono::microseconds pause{200};
     while (!store_->find(prefix + std::to_string(rank), texts[static_cast<std::size_t>(rank)])) {
-      if (const auto testimony = testimony_of_rank(rank)) {
-        throw PeerError(place_of(rank), fmt::format("it has failed: {}", testimony->text));
+      if (const auto report = failure_report_of_rank(rank)) {
+        throw PeerError(place_of(rank), fmt::format("it has failed: {}", report->text));
       }
       if (milliseconds_until(deadline) == 0) {
         std::string what = fmt::format("it has not come within {} s", world_.timeout_seconds);
@@ -205,21 +205,21 @@ int Peers::reserve_flows(std::int64_t count, FlowScope scope) {
 // For a rank that has waited a little less to speak, too.
 double Peers::grace_seconds() const { return std::min(5.0, world_.timeout_seconds / 8); }
 
-std::optional<Testimony> Peers::testimony_of_rank(int rank) {
+std::optional<FailureReport> Peers::failure_report_of_rank(int rank) {
   std::string text;
   if (!store_->find(fmt::format("gpipe/failed/{}", rank), text)) return std::nullopt;
-  return read_testimony(detail::decode_text(text), world_.size);
+  return read_failure_report(detail::decode_text(text), world_.size);
 }
 
-std::exception_ptr Peers::blame_the_right_one(const std::exception_ptr& error, const Testimony& own) {
+std::exception_ptr Peers::find_culprit(const std::exception_ptr& error, const FailureReport& own) {
   const auto ask = [&](int rank, bool wait) {
     const Deadline deadline = deadline_in(wait ? grace_seconds() : 0);
-    std::optional<Testimony> testimony = testimony_of_rank(rank);
-    while (!testimony && milliseconds_until(deadline) > 0) {
+    std::optional<FailureReport> report = failure_report_of_rank(rank);
+    while (!report && milliseconds_until(deadline) > 0) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
-      testimony = testimony_of_rank(rank);
+      report = failure_report_of_rank(rank);
     }
-    return testimony;
+    return report;
   };
   try {
     return blame(error, own, world_.rank, ask, [this](int rank) { return place_of(rank); });
@@ -264,14 +264,14 @@ void Peers::fail(std::exception_ptr error, bool silent) {
   }
   if (header_carrier_ != nullptr) carrier().leave(/*together=*/false);
   if (store_ != nullptr) {
-    const Testimony own = testimony_of(error, silent);
+    const FailureReport own = failure_report_of(error, silent);
     store_->hurry(to_milliseconds(grace_seconds()));
     try {
       store_->set(fmt::format("gpipe/failed/{}", world_.rank), to_bytes(encode_text(to_record(own))));
     } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) found out again below
     }
     if (device_ != nullptr) device_->close();
-    error = blame_the_right_one(error, own);
+    error = find_culprit(error, own);
   }
   {
     const std::lock_guard<std::mutex> lock(mutex_);

@@ -17,11 +17,11 @@
 #include "gpipe/launch/world.h"
 #include "gpipe/os/own_process.h"
 #include "gpipe/transport/c10d/carrier.h"
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/c10d/failure_report.h"
 #include "gpipe/transport/c10d/proven_device.h"
 #include "gpipe/transport/c10d/proven_store.h"
 #include "gpipe/transport/c10d/store_server.h"
-#include "gpipe/transport/c10d/testimony.h"
+#include "gpipe/transport/fingerprint.h"
 
 namespace gpipe {
 
@@ -90,8 +90,8 @@ class Peers {
   void connect_gloo();
   void connect_carrier();
   std::vector<detail::WireRecord> gather(const std::string& name, const detail::WireRecord& own);
-  std::optional<Testimony> testimony_of_rank(int rank);
-  std::exception_ptr blame_the_right_one(const std::exception_ptr& error, const Testimony& own);
+  std::optional<FailureReport> failure_report_of_rank(int rank);
+  std::exception_ptr find_culprit(const std::exception_ptr& error, const FailureReport& own);
   void let_others_read(const std::exception_ptr& error);
   double grace_seconds() const;
 

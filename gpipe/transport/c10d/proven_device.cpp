@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/gate.h"
 #include "gpipe/transport/c10d/gloo_pair.h"
+#include "gpipe/transport/c10d/rank_listener.h"
 
 namespace gpipe {
 namespace {
@@ -58,16 +58,16 @@ class ProvenPair final : public GlooPair {
   }
 
   FileDescriptor welcome_peer() {
-    Gate gate(std::move(listener_), {terms_.secret, Purpose::kPair, own_rank_, size_, {rank_}});
+    RankListener listener(std::move(listener_), {terms_.secret, Purpose::kPair, own_rank_, size_, {rank_}});
     const Deadline deadline = deadline_in(terms_.timeout_seconds);
     while (milliseconds_until(deadline) > 0) {
       std::vector<pollfd> entries;
-      gate.watch(entries);
+      listener.watch(entries);
       int milliseconds = milliseconds_until(deadline);
-      if (gate.milliseconds() >= 0) milliseconds = std::min(milliseconds, gate.milliseconds());
+      if (listener.milliseconds() >= 0) milliseconds = std::min(milliseconds, listener.milliseconds());
       poll(entries.data(), entries.size(), milliseconds);
-      std::vector<Gate::Guest> guests = gate.attend();
-      if (!guests.empty()) return std::move(guests.front().socket);
+      std::vector<RankListener::Connection> connections = listener.attend();
+      if (!connections.empty()) return std::move(connections.front().socket);
     }
     return {};
   }

@@ -24,10 +24,10 @@ bool is_within_limits(const StoreRequest& request) {
 
 }  // namespace
 
-StoreServer::StoreServer(const std::string& address, int port, GateTerms terms)
-    : wake_(make_pipe()), gate_(listen_on(address, port), std::move(terms)) {
+StoreServer::StoreServer(const std::string& address, int port, ListenerTerms terms)
+    : wake_(make_pipe()), listener_(listen_on(address, port), std::move(terms)) {
   std::vector<pollfd> entries;
-  gate_.watch(entries);
+  listener_.watch(entries);
   port_ = name_of(entries.front().fd).port;
   thread_ = std::thread([this] { run(); });
 }
@@ -39,55 +39,56 @@ StoreServer::~StoreServer() {
 
 std::string StoreServer::refusals() const {
   const std::lock_guard<std::mutex> lock(mutex_);
-  return gate_.refusals();
+  return listener_.refusals();
 }
 
 void StoreServer::run() {
   while (true) {
     std::vector<pollfd> entries;
     entries.push_back({wake_.read_end.get(), POLLIN, 0});
-    for (const auto& guest : guests_) {
-      const short events = guest->output.empty() ? POLLIN : POLLOUT;
-      entries.push_back({guest->socket.get(), events, 0});
+    for (const auto& client : clients_) {
+      const short events = client->output.empty() ? POLLIN : POLLOUT;
+      entries.push_back({client->socket.get(), events, 0});
     }
-    gate_.watch(entries);
-    poll(entries.data(), entries.size(), gate_.milliseconds());
+    listener_.watch(entries);
+    poll(entries.data(), entries.size(), listener_.milliseconds());
     if (entries.front().revents != 0) return;
-    guests_.erase(std::remove_if(guests_.begin(), guests_.end(), [this](const auto& guest) { return !serve(*guest); }),
-                  guests_.end());
+    clients_.erase(
+        std::remove_if(clients_.begin(), clients_.end(), [this](const auto& client) { return !serve(*client); }),
+        clients_.end());
     const std::lock_guard<std::mutex> lock(mutex_);
-    for (Gate::Guest& joined : gate_.attend()) {
-      guests_.push_back(std::make_unique<Guest>());
-      guests_.back()->socket = std::move(joined.socket);
+    for (RankListener::Connection& joined : listener_.attend()) {
+      clients_.push_back(std::make_unique<Client>());
+      clients_.back()->socket = std::move(joined.socket);
     }
   }
 }
 
-bool StoreServer::serve(Guest& guest) {
+bool StoreServer::serve(Client& client) {
   while (true) {
-    // A guest that does not take its reply is not heard.
-    while (!guest.output.empty()) {
-      const ssize_t put = send(guest.socket.get(), guest.output.data(), guest.output.size(), MSG_NOSIGNAL);
+    // A client that does not take its reply is not heard.
+    while (!client.output.empty()) {
+      const ssize_t put = send(client.socket.get(), client.output.data(), client.output.size(), MSG_NOSIGNAL);
       if (put < 0 && errno == EINTR) continue;
       if (put < 0) return errno == EAGAIN;
-      guest.output.erase(0, static_cast<std::size_t>(put));
+      client.output.erase(0, static_cast<std::size_t>(put));
     }
     StoreRequest request;
     std::size_t wanted = sizeof request;
-    if (guest.input.size() >= sizeof request) {
-      std::memcpy(&request, guest.input.data(), sizeof request);
+    if (client.input.size() >= sizeof request) {
+      std::memcpy(&request, client.input.data(), sizeof request);
       if (!is_within_limits(request)) return false;
       wanted += body_bytes(request);
-      if (guest.input.size() == wanted) {
-        answer(guest, request, guest.input.data() + sizeof request);
-        guest.input.clear();
+      if (client.input.size() == wanted) {
+        answer(client, request, client.input.data() + sizeof request);
+        client.input.clear();
         continue;
       }
     }
-    const std::size_t before = guest.input.size();
-    guest.input.resize(wanted);
-    const ssize_t got = recv(guest.socket.get(), guest.input.data() + before, wanted - before, 0);
-    guest.input.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
+    const std::size_t before = client.input.size();
+    client.input.resize(wanted);
+    const ssize_t got = recv(client.socket.get(), client.input.data() + before, wanted - before, 0);
+    client.input.resize(before + static_cast<std::size_t>(std::max<ssize_t>(got, 0)));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return errno == EAGAIN;
     if (got == 0) return false;
@@ -104,7 +105,7 @@ bool StoreServer::store(const std::string& key, std::string value) {
   return true;
 }
 
-void StoreServer::answer(Guest& guest, const StoreRequest& request, const char* body) {
+void StoreServer::answer(Client& client, const StoreRequest& request, const char* body) {
   const std::string key(body, request.key_bytes);
   std::string value(body + request.key_bytes, request.value_bytes);
   const auto found = values_.find(key);
@@ -149,8 +150,8 @@ void StoreServer::answer(Guest& guest, const StoreRequest& request, const char* 
     }
   }
   reply.value_bytes = static_cast<std::uint32_t>(result.size());
-  guest.output.assign(reinterpret_cast<const char*>(&reply), sizeof reply);
-  guest.output += result;
+  client.output.assign(reinterpret_cast<const char*>(&reply), sizeof reply);
+  client.output += result;
 }
 
 }  // namespace gpipe

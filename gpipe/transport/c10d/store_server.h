@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "gpipe/os/pipe.h"
-#include "gpipe/transport/c10d/gate.h"
+#include "gpipe/transport/c10d/rank_listener.h"
 #include "gpipe/transport/c10d/store_message.h"
 
 namespace gpipe {
@@ -21,33 +21,33 @@ namespace gpipe {
 class StoreServer {
  public:
   // Throws HandshakeError if it cannot listen there.
-  StoreServer(const std::string& address, int port, GateTerms terms);
+  StoreServer(const std::string& address, int port, ListenerTerms terms);
   ~StoreServer();
   StoreServer(const StoreServer&) = delete;
   StoreServer& operator=(const StoreServer&) = delete;
 
   int port() const { return port_; }
-  // See Gate.
+  // See RankListener.
   std::string refusals() const;
 
  private:
-  struct Guest {
+  struct Client {
     FileDescriptor socket;
     std::string input;   // of a request that is not whole yet
     std::string output;  // of a reply that is not sent yet
   };
 
   void run();
-  // False if the guest is gone, or said what no rank says.
-  bool serve(Guest& guest);
-  void answer(Guest& guest, const StoreRequest& request, const char* body);
+  // False if the client is gone, or said what no rank says.
+  bool serve(Client& client);
+  void answer(Client& client, const StoreRequest& request, const char* body);
   bool store(const std::string& key, std::string value);
 
   Pipe wake_;
   int port_ = 0;
   mutable std::mutex mutex_;  // of the gate
-  Gate gate_;
-  std::vector<std::unique_ptr<Guest>> guests_;
+  RankListener listener_;
+  std::vector<std::unique_ptr<Client>> clients_;
   std::map<std::string, std::string> values_;
   std::int64_t num_bytes_ = 0;
   std::thread thread_;

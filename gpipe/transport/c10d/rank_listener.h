@@ -1,4 +1,4 @@
-// Gate: a listening port that lets in only the ranks that it expects, each once, after the handshake.
+// RankListener: a listening port that lets in only the ranks that it expects, each once, after the handshake.
 #pragma once
 
 #include <poll.h>
@@ -16,7 +16,7 @@
 namespace gpipe {
 
 // Who may come in.
-struct GateTerms {
+struct ListenerTerms {
   std::string secret;
   Purpose purpose = Purpose::kStore;
   int rank = 0;  // who listens
@@ -28,17 +28,18 @@ struct GateTerms {
 // oldest give way, so that those who say nothing keep nobody out. When the last expected rank is in, the port is closed.
 //
 // Thread-compatible.
-class Gate {
+class RankListener {
  public:
   static constexpr std::size_t kMostCandidates = 128;
   static constexpr double kProofSeconds = 5;
 
-  struct Guest {
+  struct Connection {
     int rank = -1;
     FileDescriptor socket;  // non-blocking
   };
 
-  Gate(FileDescriptor listener, GateTerms terms) : listener_(std::move(listener)), terms_(std::move(terms)) {}
+  RankListener(FileDescriptor listener, ListenerTerms terms)
+      : listener_(std::move(listener)), terms_(std::move(terms)) {}
 
   bool is_open() const { return listener_.is_open(); }
   const std::set<int>& expected() const { return terms_.expected; }
@@ -47,7 +48,7 @@ class Gate {
   // For poll(): until the next candidate's time is over; -1 if there is none.
   int milliseconds() const;
   // Takes what has come since; gives those who have proven themselves.
-  std::vector<Guest> attend();
+  std::vector<Connection> attend();
   // How many were turned away, and why the last one was; empty if none was.
   std::string refusals() const;
 
@@ -71,7 +72,7 @@ class Gate {
   void refuse(const char* why);
 
   FileDescriptor listener_;
-  GateTerms terms_;
+  ListenerTerms terms_;
   std::deque<Candidate> candidates_;  // the oldest first
   long long num_refused_ = 0;
   std::string last_refusal_;

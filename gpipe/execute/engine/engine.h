@@ -9,14 +9,14 @@
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
+#include "gpipe/execute/engine/mini_batch.h"
 #include "gpipe/execute/group/group.h"
 #include "gpipe/execute/model/model.h"
-#include "gpipe/execute/pipeline_options.h"
 #include "gpipe/execute/runner/caller_state.h"
 #include "gpipe/execute/runner/runner.h"
 #include "gpipe/execute/split/split.h"
 #include "gpipe/execute/stage/step_settings.h"
-#include "gpipe/execute/step/mini_batch.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/interpret/call_lock.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/report/timeline.h"

@@ -1,4 +1,4 @@
-#include "gpipe/transport/c10d/fingerprint.h"
+#include "gpipe/transport/fingerprint.h"
 
 #include <fmt/format.h>
 

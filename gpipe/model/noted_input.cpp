@@ -1,16 +1,16 @@
-#include "gpipe/model/given.h"
+#include "gpipe/model/noted_input.h"
 
 #include <fmt/format.h>
 
 namespace gpipe {
 
-Given::Given(const Tensors& tensors) {
+NotedInput::NotedInput(const Tensors& tensors) {
   if (tensors.empty() || !tensors.front().defined()) return;
   type_ = tensors.front().scalar_type();
   sizes_ = c10::SmallVector<std::int64_t, 5>(tensors.front().sizes().begin(), tensors.front().sizes().end());
 }
 
-std::string Given::describe(const torch::nn::Module& layer) const {
+std::string NotedInput::describe(const torch::nn::Module& layer) const {
   if (!type_) return "";
   std::string text = fmt::format(" on {} [{}]", c10::toString(*type_), fmt::join(sizes_, ", "));
   const Tensors parameters = layer.parameters();

@@ -1,4 +1,4 @@
-#include "gpipe/execute/registration_order.h"
+#include "gpipe/execute/model/registration_order.h"
 
 #include <algorithm>
 #include <memory>

@@ -1,4 +1,4 @@
-#include "gpipe/transport/c10d/gate.h"
+#include "gpipe/transport/c10d/rank_listener.h"
 
 #include <fmt/format.h>
 #include <netinet/in.h>
@@ -19,26 +19,28 @@ bool send_whole(int socket, const Message& message) {
 
 }  // namespace
 
-void Gate::watch(std::vector<pollfd>& entries) const {
+void RankListener::watch(std::vector<pollfd>& entries) const {
   if (!is_open()) return;
   entries.push_back({listener_.get(), POLLIN, 0});
   for (const Candidate& candidate : candidates_) entries.push_back({candidate.socket.get(), POLLIN, 0});
 }
 
-int Gate::milliseconds() const { return candidates_.empty() ? -1 : milliseconds_until(candidates_.front().deadline); }
+int RankListener::milliseconds() const {
+  return candidates_.empty() ? -1 : milliseconds_until(candidates_.front().deadline);
+}
 
-std::string Gate::refusals() const {
+std::string RankListener::refusals() const {
   if (num_refused_ == 0) return {};
   return fmt::format("{} connection{} refused, the last because {}", num_refused_,
                      num_refused_ == 1 ? " was" : "s were", last_refusal_);
 }
 
-void Gate::refuse(const char* why) {
+void RankListener::refuse(const char* why) {
   ++num_refused_;
   last_refusal_ = why;
 }
 
-void Gate::accept_all() {
+void RankListener::accept_all() {
   constexpr int kMostAtOnce = 64;  // so that a flood does not keep others waiting
   for (int count = 0; count < kMostAtOnce; ++count) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
@@ -63,9 +65,9 @@ void Gate::accept_all() {
   }
 }
 
-std::vector<Gate::Guest> Gate::attend() {
-  std::vector<Guest> guests;
-  if (!is_open()) return guests;
+std::vector<RankListener::Connection> RankListener::attend() {
+  std::vector<Connection> connections;
+  if (!is_open()) return connections;
   accept_all();
   std::deque<Candidate> waiting;
   for (Candidate& candidate : candidates_) {
@@ -74,7 +76,7 @@ std::vector<Gate::Guest> Gate::attend() {
         waiting.push_back(std::move(candidate));
         break;
       case Outcome::kProven:
-        guests.push_back({static_cast<int>(candidate.hello.rank), std::move(candidate.socket)});
+        connections.push_back({static_cast<int>(candidate.hello.rank), std::move(candidate.socket)});
         break;
       case Outcome::kGone:
         break;
@@ -85,10 +87,10 @@ std::vector<Gate::Guest> Gate::attend() {
     candidates_.clear();
     listener_.reset();
   }
-  return guests;
+  return connections;
 }
 
-Gate::Outcome Gate::attend(Candidate& candidate) {
+RankListener::Outcome RankListener::attend(Candidate& candidate) {
   while (true) {
     char* bytes = candidate.has_said_hello ? reinterpret_cast<char*>(candidate.proof.data())
                                            : reinterpret_cast<char*>(&candidate.hello);
@@ -113,7 +115,7 @@ Gate::Outcome Gate::attend(Candidate& candidate) {
   }
 }
 
-bool Gate::answer_hello(Candidate& candidate) {
+bool RankListener::answer_hello(Candidate& candidate) {
   if (candidate.hello.magic != kWireMagic) {
     refuse("its first bytes are not those of gpipe");
     return false;
@@ -125,7 +127,7 @@ bool Gate::answer_hello(Candidate& candidate) {
   return send_whole(candidate.socket.get(), candidate.challenge) && is_same_version;
 }
 
-Gate::Outcome Gate::answer_proof(Candidate& candidate) {
+RankListener::Outcome RankListener::answer_proof(Candidate& candidate) {
   const Hello& hello = candidate.hello;
   Verdict verdict;
   if (!is_same(candidate.proof, joining_proof(terms_.secret, hello, candidate.challenge))) {

@@ -1,4 +1,4 @@
-#include "gpipe/execute/engine.h"
+#include "gpipe/execute/engine/engine.h"
 
 #include <c10/core/GradMode.h>
 #include <fmt/format.h>
@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/checked_options.h"
 #include "gpipe/execute/cut/chosen_stages.h"
 #include "gpipe/execute/runner/first_batch.h"
 #include "gpipe/execute/runner/skip_trial.h"
+#include "gpipe/execute/values/checked_options.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/os/processors.h"
 #include "gpipe/schedule/validate.h"

@@ -1,4 +1,4 @@
-#include "gpipe/execute/checked_options.h"
+#include "gpipe/execute/values/checked_options.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <fmt/format.h>

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/peers.h"
+#include "gpipe/execute/values/peers.h"
 #include "gpipe/interpret/stuck_error.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/rematerialization.h"

@@ -14,10 +14,10 @@
 namespace gpipe {
 
 // The first tensor, by type and shape: cheap to note, and mostly what is wrong.
-class Given {
+class NotedInput {
  public:
-  Given() = default;
-  explicit Given(const Tensors& tensors);
+  NotedInput() = default;
+  explicit NotedInput(const Tensors& tensors);
   // " on Double [2, 4], with Float parameters"; empty if nothing is known.
   std::string describe(const torch::nn::Module& layer) const;
 

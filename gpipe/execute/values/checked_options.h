@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/pipeline_options.h"
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/schedule/validate.h"
 
 namespace gpipe {

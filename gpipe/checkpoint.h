@@ -1,0 +1,10 @@
+// Checkpoints and weights: save them, load them, resume from them. Needs the target gpipe::gpipe.
+#pragma once
+
+#include "gpipe/checkpoint/checkpoint.h"
+#include "gpipe/checkpoint/checkpoint_writer.h"
+#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/checkpoint/sampler_state.h"
+#include "gpipe/checkpoint/scheduler_state.h"
+#include "gpipe/checkpoint/weights.h"
