@@ -1,4 +1,5 @@
-// What checkpoints cost: saving and loading against the disk's plain sequential speed, and training while one is written.
+// What checkpoints cost: saving and loading against the disk's plain sequential speed, and training while one is
+// written.
 //
 //   checkpoint_benchmark [folder] [turns]       default: a folder for temporary files, 5; about four minutes
 //

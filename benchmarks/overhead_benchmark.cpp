@@ -1,4 +1,5 @@
-// What an action costs beyond the layers' own operations: 16 linear layers of 16 x 16 on micro-batches of 2 rows, M = 32.
+// What an action costs beyond the layers' own operations: 16 linear layers of 16 x 16 on micro-batches of 2 rows, M =
+// 32.
 //
 //   overhead_benchmark [turns]       default: 20; about a minute
 //
@@ -10,8 +11,8 @@
 // plain and cut run in as many threads at once as the pipeline has cores, each thread on its own model: operations this
 // small take up to half as long again when another core is busy too, and that is the machine's, not the pipeline's.
 // A turn is a few steps in a row, after one that is not counted: a training loop does not find its caches cold either.
-// CPU figures are processor time of all threads: they count what the kernel does to put threads to sleep and wake them, and
-// depend little on what else the machine does. The wall figure depends on that, and on the bubble of the schedule.
+// CPU figures are processor time of all threads: they count what the kernel does to put threads to sleep and wake them,
+// and depend little on what else the machine does. The wall figure depends on that, and on the bubble of the schedule.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -1,4 +1,5 @@
-// How much faster two stages on two cores are than one thread with the same micro-batches, against the bound 2M / (M + 1).
+// How much faster two stages on two cores are than one thread with the same micro-batches, against the bound 2M / (M +
+// 1).
 //
 //   speed_benchmark [repeats]       default: 3; two to three minutes
 //
@@ -10,8 +11,8 @@
 //   work       busy seconds of all stages against the plain step's: memory bandwidth, page faults, cores taken by others.
 //              CPU compares processor seconds instead, which leaves out the cores taken by others
 //   outside    from the first action's start to the last one's end, against the whole call
-// `core 1` and `core K` are the shares of a core that a busy thread got, in the plain and in the pipelined step: below 0.95,
-// something else ran on the machine, and the ratios of that run mean little.
+// `core 1` and `core K` are the shares of a core that a busy thread got, in the plain and in the pipelined step: below
+// 0.95, something else ran on the machine, and the ratios of that run mean little.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <sys/resource.h>

@@ -41,8 +41,8 @@ struct BleuScore {
 // match; without any match, or without an n-gram of some order, the score is 0.
 BleuScore bleu_score(const BleuStatistics& statistics);
 
-// `references` holds one list of segments a reference, each as long as `hypotheses`. Throws InvalidArgument if it is not,
-// if there is no reference or no segment.
+// `references` holds one list of segments a reference, each as long as `hypotheses`. Throws InvalidArgument if it is
+// not, if there is no reference or no segment.
 BleuScore corpus_bleu(const std::vector<std::string>& hypotheses,
                       const std::vector<std::vector<std::string>>& references, Tokenizer tokenizer = Tokenizer::k13a);
 

@@ -43,9 +43,9 @@ std::string plain_text(std::string_view segment) {
   return text;
 }
 
-// Each pass below goes over the line once from the left, and a letter that took part in one replacement takes part in no
-// other of the pass: of "a..", the first pass sets only the first point apart. Letters are bytes here, since no byte of
-// a longer character is one of those looked for.
+// Each pass below goes over the line once from the left, and a letter that took part in one replacement takes part in
+// no other of the pass: of "a..", the first pass sets only the first point apart. Letters are bytes here, since no byte
+// of a longer character is one of those looked for.
 
 std::string set_symbols_apart(std::string_view line) {
   std::string apart;

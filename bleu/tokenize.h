@@ -20,8 +20,8 @@ const char* name(Tokenizer tokenizer);
 const std::vector<std::string>& tokenizer_names();
 
 // The tokens of `segment` with one blank between them and none around. Whitespace is Unicode's and so are characters;
-// 13a's classes are ASCII, so that other punctuation stays with its word. REQUIRES: `segment` is UTF-8; bytes that are not
-// are passed on as they are.
+// 13a's classes are ASCII, so that other punctuation stays with its word. REQUIRES: `segment` is UTF-8; bytes that are
+// not are passed on as they are.
 std::string tokenize(std::string_view segment, Tokenizer tokenizer);
 
 }  // namespace gpipe::bleu

@@ -20,7 +20,8 @@ struct JobOptions {
   std::optional<double> timeout_seconds;
 };
 
-// REQUIRES: `num_ranks` is given. Throws UsageError or InvalidArgument for options that do not fit together, or this host.
+// REQUIRES: `num_ranks` is given. Throws UsageError or InvalidArgument for options that do not fit together, or this
+// host.
 Job make_job(const JobOptions& options);
 
 }  // namespace gpipe::cli

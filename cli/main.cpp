@@ -1,4 +1,5 @@
-// The gpipe command: schedules printed, proven, simulated and planned, translations scored, ranks started, without torch.
+// The gpipe command: schedules printed, proven, simulated and planned, translations scored, ranks started, without
+// torch.
 #include <CLI/CLI.hpp>
 #include <csignal>
 #include <cstdio>

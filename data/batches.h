@@ -1,4 +1,5 @@
-// Batches of sample indices: of a fixed number, or of similar lengths up to a number of tokens; each replica gets its part.
+// Batches of sample indices: of a fixed number, or of similar lengths up to a number of tokens; each replica gets its
+// part.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +54,8 @@ class Batches {
   // Throws InvalidArgument on counts below one, and if an epoch would have no batch.
   Batches(std::int64_t num_samples, std::int64_t batch_size, const BatchOptions& options);
 
-  // Batches of samples of similar length. They are filled from the longest samples to the shortest, so that what is left
-  // over are some of the shortest, and come in random order. An epoch has the same number of batches as any other.
+  // Batches of samples of similar length. They are filled from the longest samples to the shortest, so that what is
+  // left over are some of the shortest, and come in random order. An epoch has the same number of batches as any other.
   // Throws InvalidArgument as above, and if a sample does not fit.
   Batches(std::vector<std::int64_t> lengths, const TokenBudget& budget, const BatchOptions& options);
 

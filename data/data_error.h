@@ -12,8 +12,8 @@ constexpr const char* kFetchAgain = "fetch or copy it again";
 
 class DataError : public Error {
  public:
-  // `file` may be a folder or the name of a data set. `problem` says what is wrong and where in the file; `remedy` is an
-  // imperative. The message is "file: problem; remedy", with a '?' for every control character: it stays one line.
+  // `file` may be a folder or the name of a data set. `problem` says what is wrong and where in the file; `remedy` is
+  // an imperative. The message is "file: problem; remedy", with a '?' for every control character: it stays one line.
   DataError(const std::string& file, const std::string& problem, const std::string& remedy);
   // The same for a file or a data set that is not there.
   static DataError missing(const std::string& file, const std::string& problem, const std::string& remedy);

@@ -16,7 +16,8 @@ struct IdxArray {
   std::vector<std::uint8_t> values;  // as many as the product of the dims
 };
 
-// Throws DataError, with `file` in its message, unless the bytes are an IDX array of `num_dims` dimensions and nothing else.
+// Throws DataError, with `file` in its message, unless the bytes are an IDX array of `num_dims` dimensions and nothing
+// else.
 IdxArray parse_idx(std::string_view bytes, int num_dims, const std::string& file);
 
 // The same from a file, plain or gzip.

@@ -112,9 +112,9 @@ TextOfId text_of_id(std::vector<Paragraph> paragraphs) {
 
 // Note [Repeated paragraphs]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
-// Pages include parts of others: a third of the pairs are repetitions, and many would be in train and test at once. A text
-// has one split, therefore: that of the pages its English is on, train before test before dev. So it depends on the English
-// alone, no English text is in two splits, in whatever languages; and a pair is taken once.
+// Pages include parts of others: a third of the pairs are repetitions, and many would be in train and test at once. A
+// text has one split, therefore: that of the pages its English is on, train before test before dev. So it depends on
+// the English alone, no English text is in two splits, in whatever languages; and a pair is taken once.
 class English {
  public:
   void add_page(const std::string& name, TextOfId texts) {

@@ -11,9 +11,9 @@
 
 namespace gpipe::data {
 
-// Runs `produce` until it returns nothing or throws, at most `capacity` values ahead of the consumer. The values come in
-// order. Confined to the consumer's thread; `produce` runs in the other one, and whatever it touches is that thread's until
-// this object is gone.
+// Runs `produce` until it returns nothing or throws, at most `capacity` values ahead of the consumer. The values come
+// in order. Confined to the consumer's thread; `produce` runs in the other one, and whatever it touches is that
+// thread's until this object is gone.
 template <typename Value>
 class Prefetch {
  public:

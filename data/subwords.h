@@ -11,9 +11,10 @@ namespace gpipe::data {
 
 // Note [Two protobufs]
 // ~~~~~~~~~~~~~~~~~~~~
-// Debian's libsentencepiece holds a copy of protobuf and shows its symbols, and libtorch needs another version of protobuf:
-// linked to both, a program dies before main. So SentencePiece is linked to libgpipe_subwords.so alone. That library is opened
-// with its own symbols before those of others, and without showing any to them. What crosses its border are the types below.
+// Debian's libsentencepiece holds a copy of protobuf and shows its symbols, and libtorch needs another version of
+// protobuf: linked to both, a program dies before main. So SentencePiece is linked to libgpipe_subwords.so alone. That
+// library is opened with its own symbols before those of others, and without showing any to them. What crosses its
+// border are the types below.
 
 class Subwords {
  public:
@@ -39,8 +40,8 @@ struct SubwordLibrary {
   std::unique_ptr<Subwords> (*load)(const std::string& model);
 };
 
-// Loads it on first use, from the folder of the program, the one it was built in, or where the system looks. Throws DataError
-// if it is in none. Thread-safe.
+// Loads it on first use, from the folder of the program, the one it was built in, or where the system looks. Throws
+// DataError if it is in none. Thread-safe.
 const SubwordLibrary& subword_library();
 
 }  // namespace gpipe::data

@@ -20,8 +20,8 @@ constexpr std::int64_t kNumSpecial = 4;
 constexpr std::int64_t kNumBytes = 256;
 constexpr const char* kName = "vocabulary";
 
-// Up to `max_sentences` (0: all) of the sentences that have text, each as likely as the others. SentencePiece could sample
-// by itself, but it does so with a seed of its own that nobody can set.
+// Up to `max_sentences` (0: all) of the sentences that have text, each as likely as the others. SentencePiece could
+// sample by itself, but it does so with a seed of its own that nobody can set.
 std::vector<std::string> sampled(const std::function<bool(std::string&)>& next_sentence,
                                  const VocabularyOptions& options) {
   const auto max_sentences = static_cast<std::size_t>(options.max_sentences);

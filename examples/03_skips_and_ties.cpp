@@ -1,4 +1,5 @@
-// Skip connections and a tied weight: a tensor that jumps over layers, and a weight that two layers share, across stages.
+// Skip connections and a tied weight: a tensor that jumps over layers, and a weight that two layers share, across
+// stages.
 //
 //   build/bin/03_skips_and_ties
 //

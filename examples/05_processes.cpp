@@ -6,9 +6,10 @@
 //   GPIPE_SECRET=$(openssl rand -hex 32) torchrun --standalone --nproc-per-node 2 --no-python build/bin/05_processes
 //   build/bin/05_processes
 //
-// Rank 0 prints the loss of every tenth step, a chart of the last one, in which both stages are, and "the same bits as on
-// threads: yes". Of two replicas, each trains on half of the batch; their gradients are added up in another order than those of
-// one pipeline, so that the last bits differ. The last line is without a launcher: the stages are threads then.
+// Rank 0 prints the loss of every tenth step, a chart of the last one, in which both stages are, and "the same bits as
+// on threads: yes". Of two replicas, each trains on half of the batch; their gradients are added up in another order
+// than those of one pipeline, so that the last bits differ. The last line is without a launcher: the stages are threads
+// then.
 #include <gpipe/gpipe.h>
 #include <torch/torch.h>
 

@@ -26,7 +26,8 @@ class SkipError : public Error {
   using Error::Error;
 };
 
-// Text, CSV or JSON that does not follow its grammar. `line` and `column` count from one; zero when the position is unknown.
+// Text, CSV or JSON that does not follow its grammar. `line` and `column` count from one; zero when the position is
+// unknown.
 class ParseError : public Error {
  public:
   ParseError(const std::string& what, std::int64_t line, std::int64_t column)

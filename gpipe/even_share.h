@@ -11,8 +11,8 @@ struct RowRange {
   std::int64_t count = 0;
 };
 
-// Part `part` of `num_parts`: consecutive rows, in the order of the parts, which differ by at most one row, the larger ones first, as
-// in tensor_split. Seven rows in three parts:
+// Part `part` of `num_parts`: consecutive rows, in the order of the parts, which differ by at most one row, the larger
+// ones first, as in tensor_split. Seven rows in three parts:
 //
 //   row    0 1 2 3 4 5 6
 //   part   0 0 0 1 1 2 2

@@ -101,8 +101,8 @@ Sequential make_operation(Operation operation, std::int64_t channels, std::int64
   return layers;
 }
 
-// Halves an image without leaving out three pixels of four: half of the channels come from the even ones, the others from
-// the odd ones.
+// Halves an image without leaving out three pixels of four: half of the channels come from the even ones, the others
+// from the odd ones.
 struct FactorizedReduceImpl : torch::nn::Module {
   FactorizedReduceImpl(std::int64_t from, std::int64_t to, bool deferred)
       : even(register_module("even", torch::nn::Conv2d(Conv2dOptions(from, to / 2, 1).stride(2).bias(false)))),

@@ -43,8 +43,8 @@ struct KeyValues {
 // A bias is added to the scores before the softmax: 0 where a query may look, and a number so low that its weight is
 // exactly 0 where it may not. A query that may look nowhere looks everywhere alike, and stays finite.
 
-// [T, length]: each of the last T of `length` positions looks at itself and what is before it. Undefined when T is 1: then
-// there is nothing to hide.
+// [T, length]: each of the last T of `length` positions looks at itself and what is before it. Undefined when T is 1:
+// then there is nothing to hide.
 at::Tensor causal_bias(std::int64_t num_queries, std::int64_t length, const at::TensorOptions& options);
 // [N, 1, 1, length] from a boolean [N, length] that is true at padding.
 at::Tensor padding_bias(const at::Tensor& is_padding, const at::TensorOptions& options);

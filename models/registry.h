@@ -40,7 +40,8 @@ Task task_of(const std::string& spec);
 // Of a classifier: images [N, in_channels, H, W] to logits [N, num_classes].
 LayerChain make_image_model(const std::string& spec, const ImageModelOptions& options = {});
 
-// The options rather than the chain, because there are more of them to set; see transformer_lm, translation_transformer.
+// The options rather than the chain, because there are more of them to set; see transformer_lm,
+// translation_transformer.
 TransformerLmOptions language_model_options(const std::string& spec, std::int64_t vocabulary_size);
 TranslationTransformerOptions translation_model_options(const std::string& spec, std::int64_t vocabulary_size);
 

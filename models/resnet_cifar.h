@@ -19,8 +19,8 @@ struct ResNetCifarOptions {
   TORCH_ARG(bool, deferred_batch_norm) = true;
 };
 
-// Flat, as resnet is. Shortcuts without parameters ("option A"): where a block halves the image and doubles the channels,
-// its input is subsampled, and padded with channels of zeros on both sides. Names: conv1.weight, bn1.weight,
+// Flat, as resnet is. Shortcuts without parameters ("option A"): where a block halves the image and doubles the
+// channels, its input is subsampled, and padded with channels of zeros on both sides. Names: conv1.weight, bn1.weight,
 // layer1.0.conv1.weight, …, linear.bias. Images [N, C, H, W] go in, logits [N, num_classes] come out. Throws
 // InvalidArgument for options it cannot be built from.
 LayerChain resnet_cifar(const ResNetCifarOptions& options);

@@ -34,8 +34,8 @@ struct TransformerLmOptions {
   TORCH_ARG(bool, tie_embeddings) = false;
 };
 
-// Layers: embedding, block0, block1, …, norm, head. Ids [N, T], int64, go in; logits [N, T, V] come out, those at position t
-// being of token t + 1. Throws InvalidArgument for options it cannot be built from.
+// Layers: embedding, block0, block1, …, norm, head. Ids [N, T], int64, go in; logits [N, T, V] come out, those at
+// position t being of token t + 1. Throws InvalidArgument for options it cannot be built from.
 LayerChain transformer_lm(const TransformerLmOptions& options);
 
 class TransformerLmEmbeddingImpl;
@@ -58,8 +58,8 @@ class LanguageModelDecoder {
     void select(const at::Tensor& rows);
   };
 
-  // Reads on: `ids`, [N, T] with T of at least 1, continue the texts of `state`, which is empty at first. Returns the logits
-  // [N, V] of the token after. Runs without gradient and without dropout, whatever mode the model is in.
+  // Reads on: `ids`, [N, T] with T of at least 1, continue the texts of `state`, which is empty at first. Returns the
+  // logits [N, V] of the token after. Runs without gradient and without dropout, whatever mode the model is in.
   at::Tensor next_token_logits(const at::Tensor& ids, State& state) const;
 
  private:

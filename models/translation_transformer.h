@@ -37,15 +37,15 @@ struct TranslationTransformerOptions {
   TORCH_ARG(double, logit_clip) = 0;
 };
 
-// Layers: source_embedding, encoder0, …, encoder_norm, target_embedding, decoder0, …, decoder_norm, head. Source ids [N, S]
-// and target ids [N, T] go in, int64, padded at the end of each sentence; the target begins with the token that starts a
-// sentence. Logits [N, T, V] come out, those at position t being of target token t + 1. Between layers travel
+// Layers: source_embedding, encoder0, …, encoder_norm, target_embedding, decoder0, …, decoder_norm, head. Source ids
+// [N, S] and target ids [N, T] go in, int64, padded at the end of each sentence; the target begins with the token that
+// starts a sentence. Logits [N, T, V] come out, those at position t being of target token t + 1. Between layers travel
 //
 //   encoder   (state [N, S, width], source padding [N, S], target ids)
 //   decoder   (state [N, T, width], memory [N, S, width], source padding)
 //
-// A sentence's logits do not depend on how much its batch is padded. Throws InvalidArgument for options it cannot be built
-// from.
+// A sentence's logits do not depend on how much its batch is padded. Throws InvalidArgument for options it cannot be
+// built from.
 LayerChain translation_transformer(const TranslationTransformerOptions& options);
 
 class SourceEmbeddingImpl;
@@ -83,8 +83,8 @@ class TranslationDecoder {
     std::int64_t num_rows() const { return source_bias.size(0); }
     // Keeps these rows, in this order; a row may come several times.
     void select(const at::Tensor& rows);
-    // The same where the number of rows stays and each takes the place of one of the same source, as in a step of a beam
-    // search: leaves out the copy of what is known of the sources.
+    // The same where the number of rows stays and each takes the place of one of the same source, as in a step of a
+    // beam search: leaves out the copy of what is known of the sources.
     void select_targets(const at::Tensor& rows);
   };
 

@@ -32,8 +32,8 @@ struct UNetOptions {
 //          down2 -- stash ------- pop -- up2
 //                      bottleneck
 //
-// [N, in_channels, H, W] to [N, out_channels, H, W], for any H and W of at least 2^(depth + 1): a map that was odd before
-// it was halved is padded on its way up. Throws InvalidArgument for options it cannot be built from.
+// [N, in_channels, H, W] to [N, out_channels, H, W], for any H and W of at least 2^(depth + 1): a map that was odd
+// before it was halved is padded on its way up. Throws InvalidArgument for options it cannot be built from.
 LayerChain unet(const UNetOptions& options);
 
 }  // namespace gpipe::models

@@ -17,12 +17,12 @@ struct BeamSearchOptions {
   std::int64_t end_token = 0;
 };
 
-// Log-probabilities [R, V] of what follows when each row is continued by its token. `parents` [R] are the rows of the call
-// before that are continued, and `tokens` [R] by what; in the first call they are sources and begin tokens.
+// Log-probabilities [R, V] of what follows when each row is continued by its token. `parents` [R] are the rows of the
+// call before that are continued, and `tokens` [R] by what; in the first call they are sources and begin tokens.
 using NextLogProbs = std::function<at::Tensor(const at::Tensor& parents, const at::Tensor& tokens)>;
 
-// The best sequence for each source, without begin and end; at most max_lengths[source] tokens. A sequence that does not end
-// by then counts as it is. Equal inputs give equal outputs, alone or in a batch, as far as `next` does.
+// The best sequence for each source, without begin and end; at most max_lengths[source] tokens. A sequence that does
+// not end by then counts as it is. Equal inputs give equal outputs, alone or in a batch, as far as `next` does.
 //
 // Throws InvalidArgument on a beam below one.
 std::vector<std::vector<std::int64_t>> beam_search(const std::vector<std::int64_t>& max_lengths,

@@ -28,7 +28,8 @@ struct ModelFamily {
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;
 };
 
-// The paper's rows: naive is one accelerator, the whole batch at once, nothing recomputed; pipeline-K cuts and recomputes.
+// The paper's rows: naive is one accelerator, the whole batch at once, nothing recomputed; pipeline-K cuts and
+// recomputes.
 struct CapacitySetting {
   std::string name;  // "naive-1", "pipeline-8"
   int num_stages = 1;
@@ -50,8 +51,8 @@ struct CapacityRow {
 
 class CapacitySearch {
  public:
-  // `device` is kCPU to measure, or kMeta for models that exist only on paper. The optimizer is RMSprop, one tensor of state
-  // a parameter: 12 bytes a parameter, as in the paper.
+  // `device` is kCPU to measure, or kMeta for models that exist only on paper. The optimizer is RMSprop, one tensor of
+  // state a parameter: 12 bytes a parameter, as in the paper.
   CapacitySearch(ModelFamily family, std::int64_t memory_bytes, at::Device device)
       : family_(std::move(family)), memory_bytes_(memory_bytes), device_(device) {}
 
@@ -60,8 +61,8 @@ class CapacitySearch {
 
   // The largest size that the plan says fits; 0 if none does.
   int predict(const CapacitySetting& setting);
-  // The largest size that trains for real: two steps and the optimizer's, each stage within its memory. Sizes around the
-  // prediction are tried, one by one, until the next larger one fails with OutOfMemoryError. REQUIRES: kCPU.
+  // The largest size that trains for real: two steps and the optimizer's, each stage within its memory. Sizes around
+  // the prediction are tried, one by one, until the next larger one fails with OutOfMemoryError. REQUIRES: kCPU.
   CapacityRow measure(const CapacitySetting& setting);
   // The prediction alone, with its bytes.
   CapacityRow plan_row(const CapacitySetting& setting);

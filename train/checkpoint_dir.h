@@ -15,8 +15,8 @@ void check_checkpoint_dir(const std::string& folder);
 // Returns how many there were. Throws CheckpointError.
 int remove_checkpoints(const std::string& folder);
 
-// For who names a folder, and is given the latest whole one in it: tells on standard error which newer ones are damaged. False if
-// there are none.
+// For who names a folder, and is given the latest whole one in it: tells on standard error which newer ones are
+// damaged. False if there are none.
 bool warn_of_damaged(const std::string& folder);
 
 }  // namespace gpipe::train

@@ -29,8 +29,8 @@ namespace {
 using cli::parse_count;
 using cli::parse_path;
 
-// Not a multiple of the stages, as a pipeline has it: the last bits depend on the number of micro-batches, and the result
-// is to be the same for every number of stages.
+// Not a multiple of the stages, as a pipeline has it: the last bits depend on the number of micro-batches, and the
+// result is to be the same for every number of stages.
 constexpr int kMicroBatches = 4;
 
 struct EvalCommand {

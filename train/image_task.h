@@ -22,11 +22,12 @@ struct ImageTaskOptions {
   std::uint64_t seed = 0;
 };
 
-// What a model is given of the set `data`: its pixels [N, C, H, W] from 0 to 1, less the mean of each channel, in units of its
-// deviation.
+// What a model is given of the set `data`: its pixels [N, C, H, W] from 0 to 1, less the mean of each channel, in units
+// of its deviation.
 at::Tensor normalized_images(const std::string& data, const at::Tensor& pixels);
 
-// Both sets are read when it is made: throws DataError if one is missing or bad. With `only_test`, there are no batches.
+// Both sets are read when it is made: throws DataError if one is missing or bad. With `only_test`, there are no
+// batches.
 class ImageTask : public Task {
  public:
   ImageTask(const ImageTaskOptions& options, bool only_test);

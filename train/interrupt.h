@@ -6,7 +6,8 @@
 
 namespace gpipe::train {
 
-// While it lives, the first SIGINT or SIGTERM only sets a flag; the second one ends the process as usual. One at a time.
+// While it lives, the first SIGINT or SIGTERM only sets a flag; the second one ends the process as usual. One at a
+// time.
 class Interrupt {
  public:
   Interrupt();
@@ -22,8 +23,8 @@ class Interrupt {
   std::array<struct sigaction, 2> before_{};
 };
 
-// While it lives, inside of an Interrupt: nothing is left to be saved, and a signal ends the process at once; SIGTERM with exit code
-// 0 if that is well.
+// While it lives, inside of an Interrupt: nothing is left to be saved, and a signal ends the process at once; SIGTERM
+// with exit code 0 if that is well.
 class EndAtOnce {
  public:
   explicit EndAtOnce(bool termination_is_well);

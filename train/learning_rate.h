@@ -32,12 +32,13 @@ struct LearningRate {
   std::int64_t total_steps = 0;   // of the training; only cosine and linear need it
   double final_fraction = 0;      // of the peak; only cosine and linear end there
 
-  // The rate of step `step`, counted from zero. Depends on nothing else, so that a resumed training goes on with the same
-  // rates. Steps from total_steps on have the final rate. Throws InvalidArgument for a step below zero and as check().
+  // The rate of step `step`, counted from zero. Depends on nothing else, so that a resumed training goes on with the
+  // same rates. Steps from total_steps on have the final rate. Throws InvalidArgument for a step below zero and as
+  // check().
   double at(std::int64_t step) const;
 
-  // {"schedule": "cosine", "peak": 0.003, ...}: for a checkpoint, to see whether a resumed training follows the same course.
-  // What the schedule does not need is 0.
+  // {"schedule": "cosine", "peak": 0.003, ...}: for a checkpoint, to see whether a resumed training follows the same
+  // course. What the schedule does not need is 0.
   std::string to_json() const;
 
   // "cosine from 0.003 to 0.0003 in 2000 steps, 50 of them warm-up": for people.

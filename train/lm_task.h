@@ -37,8 +37,8 @@ std::string lm_data_options(const LmTaskOptions& options);
 
 class LmTask : public Task {
  public:
-  // Reads the text and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches. Throws
-  // DataError.
+  // Reads the text and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches.
+  // Throws DataError.
   LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test = false);
 
   LayerChain chain() const override;

@@ -26,8 +26,8 @@ class MetricsLog {
   // written, or is neither a file nor a stream: see Note [What may be written].
   MetricsLog(std::string path, bool force);
 
-  // Goes on with the file of a training that is resumed after `step`: drops the lines of later steps, which will come again.
-  // Throws Error.
+  // Goes on with the file of a training that is resumed after `step`: drops the lines of later steps, which will come
+  // again. Throws Error.
   static MetricsLog resume(const std::string& path, std::int64_t step);
 
   // The line is in the file when this returns. Throws Error if it is not (the disk is full).

@@ -18,8 +18,8 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
-// Its learning rate is set before every step. Throws InvalidArgument for a name that is not there, and for values that the
-// optimizer does not take.
+// Its learning rate is set before every step. Throws InvalidArgument for a name that is not there, and for values that
+// the optimizer does not take.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
                                                         const OptimizerOptions& options);
 

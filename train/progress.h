@@ -28,8 +28,8 @@ struct Progress {
   std::vector<std::int64_t> peak_bytes;  // a stage each
 };
 
-// "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  peak 81 MiB, 64 MiB  lr 0.001",
-// without the parts at the end that do not fit into `width` columns; the phase is always there, cut if need be.
+// "train  epoch 2/10  step 37/469  loss 0.4321  1523 samples/s  ETA 1:05  bubble 12.3 %  peak 81 MiB, 64 MiB  lr
+// 0.001", without the parts at the end that do not fit into `width` columns; the phase is always there, cut if need be.
 std::string progress_line(const Progress& progress, std::size_t width);
 
 // The same, line after line: a field stays where it is and as wide as it ever was, so that none jumps, and what was
@@ -66,8 +66,8 @@ struct ProgressStyle {
   double plain_interval_seconds = 10;  // and elsewhere
 };
 
-// Passes text to `write`, which has to show it at once. Times are seconds of any clock that does not go back, passed in.
-// Confined to its thread.
+// Passes text to `write`, which has to show it at once. Times are seconds of any clock that does not go back, passed
+// in. Confined to its thread.
 class ProgressReporter {
  public:
   using Write = std::function<void(std::string_view)>;

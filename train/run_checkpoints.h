@@ -33,11 +33,12 @@ class RunCheckpoints {
     data::Position position;
     std::string notes;  // for the user, a line each
   };
-  // From the latest checkpoint that is not damaged; nothing if there is none. All ranks call it, as the others. Throws CheckpointError if it is of another
-  // training.
+  // From the latest checkpoint that is not damaged; nothing if there is none. All ranks call it, as the others. Throws
+  // CheckpointError if it is of another training.
   std::optional<Resumed> resume(Pipeline& pipeline, torch::optim::Optimizer& optimizer) const;
 
-  // With --force, of a training that begins: a restart would go on from them. To be called when nothing of it can be refused any more.
+  // With --force, of a training that begins: a restart would go on from them. To be called when nothing of it can be
+  // refused any more.
   void remove_earlier() const;
 
   // Begins to save; returns the seconds that the training was held up. Throws what was wrong with the save before.

@@ -37,15 +37,15 @@ int parse_micro_batches(std::string_view word);
 int parse_beam(std::string_view word);
 double parse_fraction(std::string_view word);
 
-// What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart, which goes on
-// with what the start before has left. To be called first. Throws EnvironmentError.
+// What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart,
+// which goes on with what the start before has left. To be called first. Throws EnvironmentError.
 void take_from_launcher(RunOptions& options);
 
 // Values that are in `options` already are the defaults of the task, and the help shows them.
 void add_run_options(CLI::App& command, RunOptions& options);
 
-// Reads the plan, if there is one, into the options. Throws UsageError, naming the file and the place, for what cannot be read
-// or parsed.
+// Reads the plan, if there is one, into the options. Throws UsageError, naming the file and the place, for what cannot
+// be read or parsed.
 void read_plan(RunOptions& options);
 
 // Throws UsageError if there are more stages, or fewer, than a launcher has started processes for. Before the ranks

@@ -19,8 +19,8 @@ std::string scalar_event(std::string_view tag, double value, std::int64_t step, 
 // Confined to the thread that made it. Times are seconds since 1970, passed in.
 class TensorBoardWriter {
  public:
-  // Makes `folder` if need be, and in it a new file events.out.tfevents.SECONDS.HOST.PID.N; files of other runs are left
-  // alone. Throws Error if that cannot be done.
+  // Makes `folder` if need be, and in it a new file events.out.tfevents.SECONDS.HOST.PID.N; files of other runs are
+  // left alone. Throws Error if that cannot be done.
   TensorBoardWriter(const std::string& folder, double wall_seconds);
 
   // Slashes in `tag` group charts: "train/loss". The value is stored as a float; NaN and infinities are shown as such.

@@ -77,8 +77,8 @@ struct TrainingResult {
 double bubble_fraction(const TrainingResult& result);
 
 // Trains the pipeline's model. Reports on standard output. Throws what the pipeline and the files throw; a failing step
-// leaves the weights of the step before, and they are saved if they are to be. A checkpoint that cannot be written on the way is
-// reported, and the training goes on; the last one has to be written.
+// leaves the weights of the step before, and they are saved if they are to be. A checkpoint that cannot be written on
+// the way is reported, and the training goes on; the last one has to be written.
 TrainingResult run_training(const Pipeline& pipeline, Task& task, const TrainerOptions& options);
 
 }  // namespace gpipe::train

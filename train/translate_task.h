@@ -35,8 +35,8 @@ struct TranslateTaskOptions {
 
 class TranslateTask : public Task {
  public:
-  // Reads the corpus and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches. Throws
-  // DataError, and InvalidArgument if a batch could not hold `size_multiple` of the longest sentences.
+  // Reads the corpus and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches.
+  // Throws DataError, and InvalidArgument if a batch could not hold `size_multiple` of the longest sentences.
   TranslateTask(const TranslateTaskOptions& options, std::optional<data::Vocabulary> vocabulary,
                 bool only_test = false);
 

@@ -27,8 +27,8 @@ class Translator {
   // A pipeline made of models::translation_transformer; it stays shared. REQUIRES: `vocabulary` outlives it.
   Translator(const torch::nn::Module& model, const data::Vocabulary& vocabulary, const TranslatorOptions& options);
 
-  // One line for each; an empty one for an empty one. The translation of a line does not depend on the others, but for the
-  // last bits of sums.
+  // One line for each; an empty one for an empty one. The translation of a line does not depend on the others, but for
+  // the last bits of sums.
   std::vector<std::string> translate(const std::vector<std::string>& lines) const;
 
  private:

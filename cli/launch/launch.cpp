@@ -55,8 +55,8 @@ std::vector<pid_t> children() {
   return pids;
 }
 
-// While it lives, orphans of the ranks become children of this process; at the end they are killed. Those it had before,
-// from a shell that became this program, are not touched.
+// While it lives, orphans of the ranks become children of this process; at the end they are killed. Those it had
+// before, from a shell that became this program, are not touched.
 class Orphans {
  public:
   Orphans() : before_(children()) { prctl(PR_SET_CHILD_SUBREAPER, 1); }

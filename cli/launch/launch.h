@@ -24,19 +24,19 @@ struct LaunchOptions {
 
 // Note [Restarts]
 // ~~~~~~~~~~~~~~~
-// A job that has failed is started again when its last rank has ended, with as many ranks, up to `max_restarts` times, and the ranks
-// find the number of the restart in GPIPE_RESTART. What they go on from is their own affair. A signal that asked the ranks to end is no
-// failure.
+// A job that has failed is started again when its last rank has ended, with as many ranks, up to `max_restarts` times,
+// and the ranks find the number of the restart in GPIPE_RESTART. What they go on from is their own affair. A signal
+// that asked the ranks to end is no failure.
 //
-// A rank cannot come back if the system starts no process for it, or if the job fails again before the ranks have met, as they
-// had before (report_meeting). The next start is with one rank fewer then, but not fewer than `min_ranks`.
+// A rank cannot come back if the system starts no process for it, or if the job fails again before the ranks have met,
+// as they had before (report_meeting). The next start is with one rank fewer then, but not fewer than `min_ranks`.
 
 // The ranks' output goes to standard output and error. Rank 0 reads standard input unless that is a terminal; the other
 // ranks find it empty. No process that a rank started is left behind, except by SIGKILL to this process and to one that
 // has left its rank's process group.
 //
-// Throws EnvironmentError if the ranks could not make a world of what they will find, LaunchError if the program cannot be
-// executed. REQUIRES: a process with one thread, whose children and signals it takes over until it returns.
+// Throws EnvironmentError if the ranks could not make a world of what they will find, LaunchError if the program cannot
+// be executed. REQUIRES: a process with one thread, whose children and signals it takes over until it returns.
 LaunchResult launch(const LaunchOptions& options);
 
 }  // namespace gpipe::cli

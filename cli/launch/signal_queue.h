@@ -7,8 +7,8 @@
 
 namespace gpipe::cli {
 
-// While it lives, SIGCHLD and the signals that a launcher passes on arrive in fd(), and SIGPIPE is ignored. A signal that
-// was ignored before, as SIGHUP under nohup, still is. REQUIRES: a process with one thread.
+// While it lives, SIGCHLD and the signals that a launcher passes on arrive in fd(), and SIGPIPE is ignored. A signal
+// that was ignored before, as SIGHUP under nohup, still is. REQUIRES: a process with one thread.
 class SignalQueue {
  public:
   SignalQueue();

@@ -36,9 +36,9 @@ struct SuperviseOptions {
 
 // Note [The end of a rank]
 // The first rank that fails decides: the others get SIGTERM, and SIGKILL when the grace time is over. A rank is its
-// process group: what the first process leaves behind in it is ended in the same way. SIGINT, SIGTERM, SIGHUP and SIGQUIT
-// to the launcher are passed on to every rank and start the grace time; a second one kills at once. SIGUSR1, SIGUSR2,
-// SIGTSTP and SIGCONT are passed on, and SIGTSTP stops the launcher itself, too.
+// process group: what the first process leaves behind in it is ended in the same way. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT to the launcher are passed on to every rank and start the grace time; a second one kills at once. SIGUSR1,
+// SIGUSR2, SIGTSTP and SIGCONT are passed on, and SIGTSTP stops the launcher itself, too.
 //
 // REQUIRES: a process with one thread, which adopts the orphans of its descendants (PR_SET_CHILD_SUBREAPER).
 LaunchResult supervise(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard,

@@ -46,14 +46,14 @@ struct SavedCheckpoint {
   std::string not_locked;  // why the folder could not be locked, as on a file system without locks; else empty
 };
 
-// Saves the training in a folder of its own below `folder`, which is created if need be: see Note [A checkpoint appears at
-// once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws CheckpointError if
-// it cannot be written, or if another process saves in the folder; then all earlier checkpoints are there, and the
-// training can go on. Throws InvalidArgument for
-// optimizers other than SGD, Adam, AdamW, RMSprop and Adagrad.
+// Saves the training in a folder of its own below `folder`, which is created if need be: see Note [A checkpoint appears
+// at once]. To be called between an optimizer step and the next zero_grad: gradients are not saved. Throws
+// CheckpointError if it cannot be written, or if another process saves in the folder; then all earlier checkpoints are
+// there, and the training can go on. Throws InvalidArgument for optimizers other than SGD, Adam, AdamW, RMSprop and
+// Adagrad.
 //
-// All ranks of a pipeline over processes call it, with the same state, and throw together: see Note [A checkpoint of several
-// ranks].
+// All ranks of a pipeline over processes call it, with the same state, and throw together: see Note [A checkpoint of
+// several ranks].
 SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                 const TrainingState& state, const SaveOptions& options = {});
 
@@ -64,17 +64,18 @@ struct LoadOptions {
   bool any_seed = false;
 };
 
-// Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was saved; the
-// pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of them: then the
-// latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of another model, optimizer
-// or seed. Warns, see TrainingState::warnings, if the learning rate was changed by something that is not in the
-// checkpoint. All ranks call it, and throw together; each gets what it runs.
+// Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was
+// saved; the pipeline may have another number of stages, schedule or recompute. `path` is a checkpoint, or a folder of
+// them: then the latest. Throws CheckpointError, before anything is changed, for a checkpoint that is damaged, or of
+// another model, optimizer or seed. Warns, see TrainingState::warnings, if the learning rate was changed by something
+// that is not in the checkpoint. All ranks call it, and throw together; each gets what it runs.
 TrainingState load_checkpoint(const std::string& path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
 
-// The same for a module without a pipeline, such as a plain torch::nn::Sequential, and its optimizer: what one of them has saved
-// resumes on the other. Its layers draw torch's random numbers, which are not saved; for a pipeline, it counts as one with the seed
-// 0, in which a step was taken for each of `state.step`. Throws InvalidArgument for a PipelineImpl.
+// The same for a module without a pipeline, such as a plain torch::nn::Sequential, and its optimizer: what one of them
+// has saved resumes on the other. Its layers draw torch's random numbers, which are not saved; for a pipeline, it
+// counts as one with the seed 0, in which a step was taken for each of `state.step`. Throws InvalidArgument for a
+// PipelineImpl.
 SavedCheckpoint save_checkpoint(const std::string& folder, const torch::nn::Module& module,
                                 torch::optim::Optimizer& optimizer, const TrainingState& state,
                                 const SaveOptions& options = {});

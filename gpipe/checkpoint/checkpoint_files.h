@@ -18,8 +18,8 @@ struct StageShard {
   NamedTensors slots;  // see OptimizerState
 };
 
-// Writes model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors. Whoever runs the stage does this; the
-// folder is there. Throws CheckpointError.
+// Writes model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors. Whoever runs the stage does this;
+// the folder is there. Throws CheckpointError.
 std::vector<ManifestFile> write_shard(FileSystem& files, const std::string& folder, const StageShard& shard,
                                       int num_stages, const std::map<std::string, std::string>& metadata);
 
@@ -31,8 +31,8 @@ void check_hashes(const std::string& checkpoint, const std::vector<ManifestFile>
 // Those of the weights, with their index.
 std::vector<ManifestFile> model_files(const Manifest& manifest);
 
-// The optimizer's slots that are `wanted`, from all shards, in memory of their own. Compares on the way the `checked` files of the
-// checkpoint, whatever is in them, with their hashes. Throws CheckpointError.
+// The optimizer's slots that are `wanted`, from all shards, in memory of their own. Compares on the way the `checked`
+// files of the checkpoint, whatever is in them, with their hashes. Throws CheckpointError.
 NamedTensors load_slots(
     const std::string& checkpoint, const Manifest& manifest, const std::vector<ManifestFile>& checked = {},
     const std::function<bool(const std::string& name)>& wanted = [](const auto&) { return true; });

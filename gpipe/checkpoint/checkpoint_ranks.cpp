@@ -121,7 +121,8 @@ std::string read_text(const detail::WireRecord& record, const std::string& name)
   return text;
 }
 
-// The groups of all ranks of the first replica as one. Throws InvalidArgument if they are not parts of the same training.
+// The groups of all ranks of the first replica as one. Throws InvalidArgument if they are not parts of the same
+// training.
 std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank, int num_stages) {
   const auto check = [](bool is_same, const char* what, std::size_t rank) {
     if (is_same) return;

@@ -20,9 +20,10 @@ namespace gpipe {
 //   rank 2   |                  | writes its shards |                         |
 //            ^ all agree        ^ all are told      ^ all have written        ^ all are told
 //
-// Of replicas, which have the same, the first one writes. The folder is the same for all ranks, on one host or on a file system that the hosts share. What goes wrong on one rank is an
-// error on every rank, and the checkpoint is not made. The ranks talk on the caller's threads only, which make the same calls in
-// the same order; only files are written on others.
+// Of replicas, which have the same, the first one writes. The folder is the same for all ranks, on one host or on a
+// file system that the hosts share. What goes wrong on one rank is an error on every rank, and the checkpoint is not
+// made. The ranks talk on the caller's threads only, which make the same calls in the same order; only files are
+// written on others.
 
 // What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that
 // one what it threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws
@@ -33,7 +34,8 @@ std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, con
 // A checkpoint on its way. All ranks make the same calls.
 class RankSave {
  public:
-  // Begins to write what `make_snapshot` gives, on a thread of its own: its tensors have to stay as they are. Throws as tell_all_ranks does.
+  // Begins to write what `make_snapshot` gives, on a thread of its own: its tensors have to stay as they are. Throws as
+  // tell_all_ranks does.
   RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
            const std::function<CheckpointSnapshot()>& make_snapshot);
   // Until nothing is written any more. A checkpoint that was not finished is none.
@@ -43,8 +45,8 @@ class RankSave {
 
   // Whether all ranks have written their shards.
   bool is_written();
-  // Waits for that, and puts the checkpoint in place. To be called once. Throws as tell_all_ranks does; then the earlier checkpoints are
-  // there.
+  // Waits for that, and puts the checkpoint in place. To be called once. Throws as tell_all_ranks does; then the
+  // earlier checkpoints are there.
   SavedCheckpoint finish();
   // False if the ranks cannot talk any more.
   bool can_finish() const;
@@ -69,10 +71,12 @@ class RankSave {
 // The files that this rank is to check, so that all are checked once; all of them without other ranks.
 std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files);
 
-// The manifest of a checkpoint whose files all have their hashes. Each rank checks its share; all throw CheckpointError together.
+// The manifest of a checkpoint whose files all have their hashes. Each rank checks its share; all throw CheckpointError
+// together.
 Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint);
 
-// What load_checkpoint has to agree on. `path` as each rank was given it; the result is the checkpoint that rank 0 has found there.
+// What load_checkpoint has to agree on. `path` as each rank was given it; the result is the checkpoint that rank 0 has
+// found there.
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path);
 
 }  // namespace gpipe

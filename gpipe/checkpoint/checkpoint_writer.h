@@ -18,31 +18,31 @@ namespace gpipe {
 class FileLock;
 class RankSave;
 
-// Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits until the
-// one before is written, and uses its memory again. From its first save on, it holds the folder: another process that
-// saves there gets an error.
+// Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
+// until the one before is written, and uses its memory again. From its first save on, it holds the folder: another
+// process that saves there gets an error.
 //
-// Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call has seen
-// that all have written: a poll between two steps, or the next save or wait. Thread-compatible.
+// Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call
+// has seen that all have written: a poll between two steps, or the next save or wait. Thread-compatible.
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string folder, const SaveOptions& options = {});
-  // Waits until the last one is written. An error of it is lost: call wait() to see it. While an exception is on its way, the
-  // other ranks may be gone: then the last one is given up if it needs them.
+  // Waits until the last one is written. An error of it is lost: call wait() to see it. While an exception is on its
+  // way, the other ranks may be gone: then the last one is given up if it needs them.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws what
-  // went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
+  // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws
+  // what went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
   double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, const TrainingState& state);
 
-  // Until the last one is written, and throws if that went wrong. What was saved last, with the pause of its save; nothing
-  // if nothing was saved since the last call.
+  // Until the last one is written, and throws if that went wrong. What was saved last, with the pause of its save;
+  // nothing if nothing was saved since the last call.
   std::optional<SavedCheckpoint> wait();
 
-  // Whether everything is written. Over processes, puts the checkpoint in place if all ranks have written their part. Cheap:
-  // for every step. Throws what went wrong.
+  // Whether everything is written. Over processes, puts the checkpoint in place if all ranks have written their part.
+  // Cheap: for every step. Throws what went wrong.
   bool poll();
 
   // Of the copies that are kept.

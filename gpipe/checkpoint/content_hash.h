@@ -1,5 +1,5 @@
-// The hash of a file's bytes, which come piece by piece: XXH3 of 128 bits, that of `xxhsum -H2`. It tells damage, at the speed of
-// memory; it is no signature.
+// The hash of a file's bytes, which come piece by piece: XXH3 of 128 bits, that of `xxhsum -H2`. It tells damage, at
+// the speed of memory; it is no signature.
 #pragma once
 
 #include <cstddef>

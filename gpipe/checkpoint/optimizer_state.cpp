@@ -23,8 +23,9 @@ namespace {
 
 // Note [Visiting options and states]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// The one place that knows what libtorch's optimizers are made of. `visit(options, f)` calls f(name, value) for every option;
-// `visit(state, options, f)` calls f(name, value, is_needed) for every slot, where a slot that is not needed may be undefined.
+// The one place that knows what libtorch's optimizers are made of. `visit(options, f)` calls f(name, value) for every
+// option; `visit(state, options, f)` calls f(name, value, is_needed) for every slot, where a slot that is not needed
+// may be undefined.
 
 template <typename Options, typename Function>
 void visit_adam(Options& options, Function f) {

@@ -15,7 +15,8 @@ namespace gpipe {
 // Names of this kind are additions to the weights; load_weights leaves them alone.
 constexpr const char* kAddedPrefix = "gpipe.";
 
-// The parameters and buffers of the module, such as a Pipeline. A weight that was tied to another is not there: it is that one.
+// The parameters and buffers of the module, such as a Pipeline. A weight that was tied to another is not there: it is
+// that one.
 NamedTensors weights_of(const torch::nn::Module& module);
 
 // See save_safetensors.
@@ -27,8 +28,8 @@ struct LoadWeightsOptions {
   bool strict = true;
   // Only names that begin with it count, without it: "encoder.".
   std::string prefix;
-  // New names for those in the file, after the prefix was taken off. A name that ends in a dot stands for all that begin
-  // with it; a whole name goes before those, a longer one before a shorter one. {"fc.", "head."}
+  // New names for those in the file, after the prefix was taken off. A name that ends in a dot stands for all that
+  // begin with it; a whole name goes before those, a longer one before a shorter one. {"fc.", "head."}
   std::map<std::string, std::string> rename;
   // Of the names that come of it, those that are passed over, such as another rank's; empty: none.
   std::function<bool(const std::string&)> ignore;
@@ -42,16 +43,17 @@ struct WeightsReport {
   std::vector<std::string> mismatched;  // of other shapes: "head.weight: [10, 64] there, [7, 64] here"
 };
 
-// Copies the values into the module's tensors, converted to their types. A prefix "module." that all names have is ignored,
-// and so is a file's silence on num_batches_tracked. `path` is a safetensors file, the index of several, or a folder: a
-// checkpoint, one of checkpoints (then the latest), or one with an index or a model.safetensors. Throws CheckpointError,
-// before anything is changed, for what is not sound, and, if strict, for weights of another model, with the names.
+// Copies the values into the module's tensors, converted to their types. A prefix "module." that all names have is
+// ignored, and so is a file's silence on num_batches_tracked. `path` is a safetensors file, the index of several, or a
+// folder: a checkpoint, one of checkpoints (then the latest), or one with an index or a model.safetensors. Throws
+// CheckpointError, before anything is changed, for what is not sound, and, if strict, for weights of another model,
+// with the names.
 WeightsReport load_weights(const std::string& path, torch::nn::Module& module, const LoadWeightsOptions& options = {});
 WeightsReport load_weights(const Safetensors& content, const std::string& path, torch::nn::Module& module,
                            const LoadWeightsOptions& options = {});
 
-// All tensors of a model, from any of the paths that load_weights takes. The files of a checkpoint are compared with their
-// hashes.
+// All tensors of a model, from any of the paths that load_weights takes. The files of a checkpoint are compared with
+// their hashes.
 Safetensors load_model(const std::string& path);
 
 }  // namespace gpipe

@@ -28,7 +28,8 @@ std::string to_json(const SafetensorsIndex& index);
 // Throws CheckpointError for anything else, and for a file that is not in the index's own folder.
 SafetensorsIndex parse_safetensors_index(std::string_view text, const std::string& path);
 
-// Throws CheckpointError unless its files hold exactly what it says: `found` are all tensors in them, each with its file.
+// Throws CheckpointError unless its files hold exactly what it says: `found` are all tensors in them, each with its
+// file.
 void check_shards(const SafetensorsIndex& index, const std::string& index_path,
                   const std::vector<std::pair<std::string, std::string>>& found);
 

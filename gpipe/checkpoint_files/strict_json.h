@@ -1,4 +1,5 @@
-// JSON of a file that may be damaged or hostile: one meaning, a limited size and depth, and a CheckpointError for the rest.
+// JSON of a file that may be damaged or hostile: one meaning, a limited size and depth, and a CheckpointError for the
+// rest.
 #pragma once
 
 #include <cstdint>
@@ -13,8 +14,8 @@ namespace gpipe {
 
 class StrictJson {
  public:
-  // Throws CheckpointError, "`path` is not a sound `what`: ...", unless the text is one JSON object without a key that occurs
-  // twice.
+  // Throws CheckpointError, "`path` is not a sound `what`: ...", unless the text is one JSON object without a key that
+  // occurs twice.
   StrictJson(std::string_view text, const std::string& path, const char* what);
 
   const nlohmann::json& object() const { return object_; }

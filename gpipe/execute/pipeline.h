@@ -1,4 +1,5 @@
-// Pipeline: the user's module. A chain of layers, cut into stages that run on threads of their own, or in processes of their own.
+// Pipeline: the user's module. A chain of layers, cut into stages that run on threads of their own, or in processes of
+// their own.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -33,18 +34,19 @@ class Engine;
 // Note [One stage a process]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
 // In a world of several ranks each runs one worker of the schedule, and has the layers of that worker's stages only:
-// parameters(), gradients and buffers are those. Every rank makes the same calls in the same order. Inputs may be undefined
-// where the first stage is not, targets where the last one is not. Every rank gets the loss, the metrics, the outputs and the
-// timeline of all workers.
+// parameters(), gradients and buffers are those. Every rank makes the same calls in the same order. Inputs may be
+// undefined where the first stage is not, targets where the last one is not. Every rank gets the loss, the metrics, the
+// outputs and the timeline of all workers.
 //
-// In a world of replicas x stages each replica is such a pipeline, and gets its own part of the mini-batch: its rows come after
-// those of the replicas before it. The step is that of the whole mini-batch: the loss, the metrics, the gradients and the
-// statistics of deferred batch norms are over all replicas, and have the same bits on each; outputs and timeline are those
-// of the replica. The replicas start with the values of the first.
+// In a world of replicas x stages each replica is such a pipeline, and gets its own part of the mini-batch: its rows
+// come after those of the replicas before it. The step is that of the whole mini-batch: the loss, the metrics, the
+// gradients and the statistics of deferred batch norms are over all replicas, and have the same bits on each; outputs
+// and timeline are those of the replica. The replicas start with the values of the first.
 //
-// Each call begins with an exchange: ranks that are about to do different things all throw FingerprintError, and InvalidArgument
-// if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable. Any other error ends the
-// rank's part in the world: it throws that error, the other ranks throw PeerError, which names it, and so does every later call.
+// Each call begins with an exchange: ranks that are about to do different things all throw FingerprintError, and
+// InvalidArgument if one of them cannot do what it was asked to; nothing has run then, and the pipeline stays usable.
+// Any other error ends the rank's part in the world: it throws that error, the other ranks throw PeerError, which names
+// it, and so does every later call.
 //
 // Thread-compatible: one caller at a time. train_step, forward, its backward, book and clip_grad_norm_ throw CallError
 // while another of them runs, as when a loss calls its own pipeline, and in a process that was forked from the one that
@@ -85,9 +87,10 @@ class PipelineImpl : public torch::nn::Module {
                                                              !kIsTensor<Input> && !kIsTensor<Target>>,
                                           std::is_convertible<AnyLoss, Loss>>>;
 
-  // One mini-batch forward and backward. Gradients are added to the parameters', and to those of inputs that require one, as
-  // loss.backward() does; zero_grad and the optimizer step are the caller's. Throws ActionError for what a layer threw, and
-  // leaves the pipeline usable; gradients may then hold a part of the step, unless the loss has weights.
+  // One mini-batch forward and backward. Gradients are added to the parameters', and to those of inputs that require
+  // one, as loss.backward() does; zero_grad and the optimizer step are the caller's. Throws ActionError for what a
+  // layer threw, and leaves the pipeline usable; gradients may then hold a part of the step, unless the loss has
+  // weights.
   //
   // If the layers use skips, they are run on a micro-batch for a trial before the first step and before the first in
   // evaluation: throws SkipError with all that is wrong with those.
@@ -155,7 +158,8 @@ class PipelineImpl : public torch::nn::Module {
   // Of the last step, forward or backward that went well: what loss.backward() cannot return.
   const Timeline& last_timeline() const;
   // Books the optimizer's state on the stages of its parameters; call it after the optimizer's first step. Throws
-  // OutOfMemoryError if a stage has no room for it; then nothing of it is booked. Does nothing unless memory is measured.
+  // OutOfMemoryError if a stage has no room for it; then nothing of it is booked. Does nothing unless memory is
+  // measured.
   void book(torch::optim::Optimizer& optimizer);
   // Bytes now, and the most since the last step began, of stages in this process; see PipelineOptions::measure_memory.
   std::vector<StageMemory> memory() const;
@@ -168,9 +172,9 @@ class PipelineImpl : public torch::nn::Module {
   std::int64_t step() const;
   void set_step(std::int64_t step);
 
-  // Waits until all ranks have come here, so that none leaves while others still talk to it: the destructor's wait, at a
-  // place of the program's choice. The pipeline can only be read and destroyed then. Throws PeerError, which names the rank
-  // that did not come within the timeout.
+  // Waits until all ranks have come here, so that none leaves while others still talk to it: the destructor's wait, at
+  // a place of the program's choice. The pipeline can only be read and destroyed then. Throws PeerError, which names
+  // the rank that did not come within the timeout.
   void leave();
 
   // For functions of this library. Thread-compatible.
@@ -186,8 +190,8 @@ class PipelineImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Pipeline);
 
-// Scales the gradients of all stages so that their norm is at most `max_norm`; returns the norm before. The same for every
-// number of stages. All ranks call it.
+// Scales the gradients of all stages so that their norm is at most `max_norm`; returns the norm before. The same for
+// every number of stages. All ranks call it.
 double clip_grad_norm_(const Pipeline& pipeline, double max_norm, double norm_type = 2);
 
 }  // namespace gpipe

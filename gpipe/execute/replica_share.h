@@ -6,8 +6,9 @@
 
 namespace gpipe {
 
-// For a program in which every rank has the whole mini-batch: the rows of this rank's replica. The shares are consecutive, and
-// differ by at most one row. Undefined tensors stay so. All of the batch if there are no replicas. Shares memory with it.
+// For a program in which every rank has the whole mini-batch: the rows of this rank's replica. The shares are
+// consecutive, and differ by at most one row. Undefined tensors stay so. All of the batch if there are no replicas.
+// Shares memory with it.
 //
 // Throws InvalidArgument for fewer rows than replicas, and as split_batch does.
 Tensors replica_share(const Tensors& batch, const World& world);

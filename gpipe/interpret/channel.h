@@ -18,9 +18,9 @@ namespace gpipe {
 
 // Note [Waiting]
 // ~~~~~~~~~~~~~~
-// To put a thread to sleep and to wake it costs microseconds, and on a virtual machine whose core has gone idle many more.
-// The other side is often just about to act, so a wait looks again and again for some microseconds first, and offers the
-// core to others each time: on a busy machine that amounts to going to sleep at once.
+// To put a thread to sleep and to wake it costs microseconds, and on a virtual machine whose core has gone idle many
+// more. The other side is often just about to act, so a wait looks again and again for some microseconds first, and
+// offers the core to others each time: on a busy machine that amounts to going to sleep at once.
 //
 // Thread-safe.
 template <typename Message>

@@ -1,4 +1,5 @@
-// Executor: the one interpreter of schedules. It knows flows, actions and time; what a stage does is the stage's affair.
+// Executor: the one interpreter of schedules. It knows flows, actions and time; what a stage does is the stage's
+// affair.
 #pragma once
 
 #include <chrono>
@@ -38,8 +39,8 @@ class Executor {
   using Message = typename Stage::Message;
   using Clock = std::chrono::steady_clock;
 
-  // The workers in this process are those of the stages that are not null; they take and put at `ends`, of which there is
-  // one per flow. REQUIRES: `stages` outlive the executor, one per stage of the schedule.
+  // The workers in this process are those of the stages that are not null; they take and put at `ends`, of which there
+  // is one per flow. REQUIRES: `stages` outlive the executor, one per stage of the schedule.
   Executor(std::shared_ptr<const ProvenSchedule> proven, FlowEnds<Message> ends, std::vector<Stage*> stages)
       : proven_(std::move(proven)), stages_(std::move(stages)), ends_(std::move(ends)) {
     for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
@@ -54,9 +55,9 @@ class Executor {
   // Wraps what a worker does in a step, such as setting its thread-local state: calls its argument once.
   using Around = std::function<void(const std::function<void()>&)>;
 
-  // Runs one step on the workers, which are as many as the schedule has in this process; the others' spans are empty. The
-  // first error wins, every flow is cancelled, and it is rethrown as an ActionError, or as it is if it is a PeerError; the
-  // executor can be used again if all flows are inside the process.
+  // Runs one step on the workers, which are as many as the schedule has in this process; the others' spans are empty.
+  // The first error wins, every flow is cancelled, and it is rethrown as an ActionError, or as it is if it is a
+  // PeerError; the executor can be used again if all flows are inside the process.
   //
   // With a watchdog, a step in which no worker gets on for its time is cancelled, too: throws StuckError.
   Timeline run(

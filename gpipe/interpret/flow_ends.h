@@ -1,4 +1,5 @@
-// The two ends of a flow, wherever the other one is: in the same process, see Channel, or in another, see remote_flow.h.
+// The two ends of a flow, wherever the other one is: in the same process, see Channel, or in another, see
+// remote_flow.h.
 #pragma once
 
 #include <memory>

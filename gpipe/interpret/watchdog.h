@@ -42,8 +42,8 @@ class WorkerState {
 
 struct WatchdogOptions {
   double seconds = 0;  // without any worker beginning or ending anything; 0 = no watchdog
-  // Called at once. The error itself reaches the caller when the last layer at work has returned: a thread that is inside
-  // one cannot be stopped.
+  // Called at once. The error itself reaches the caller when the last layer at work has returned: a thread that is
+  // inside one cannot be stopped.
   std::function<void(const StuckError&)> on_stuck;
 };
 

@@ -26,11 +26,12 @@ class Workers {
 
   int size() const { return static_cast<int>(threads_.size()); }
 
-  // Runs task(worker) on every worker's thread and waits for all of them. The first error to be thrown wins: `on_error` is
-  // called at once, in the thread that threw, so that it can wake the others; when all have ended it is rethrown here. The
-  // workers can be used again.
+  // Runs task(worker) on every worker's thread and waits for all of them. The first error to be thrown wins: `on_error`
+  // is called at once, in the thread that threw, so that it can wake the others; when all have ended it is rethrown
+  // here. The workers can be used again.
   //
-  // While it waits, `tick` is called in the caller's thread again and again; what it throws counts like an error of a worker.
+  // While it waits, `tick` is called in the caller's thread again and again; what it throws counts like an error of a
+  // worker.
   void run(const std::function<void(int)>& task, const std::function<void()>& on_error, const Tick& tick = {});
 
  private:

@@ -39,8 +39,8 @@ constexpr Family kFamilies[] = {
 
 // Note [Steps of Slurm]
 // An sbatch script, and the shell of salloc, have SLURM_PROCID=0 and the size of the whole allocation, though nobody
-// started the other tasks yet. Only srun makes a step that is numbered from 0; the steps of Slurm itself, among them that
-// of the script, have the largest 32-bit numbers, or none.
+// started the other tasks yet. Only srun makes a step that is numbered from 0; the steps of Slurm itself, among them
+// that of the script, have the largest 32-bit numbers, or none.
 std::optional<std::string> slurm_step(const VariableReader& reader) {
   constexpr std::uint32_t kFirstOfSlurmItself = 0xfffffff0U;
   std::optional<std::string> step = reader.text("SLURM_STEP_ID");
@@ -103,7 +103,8 @@ void read_place(const VariableReader& reader, const Family& family, bool master_
   check_place(reader, family, world);
 }
 
-// A port that is the same on every rank of a job and probably differs between jobs, below those that the system gives away.
+// A port that is the same on every rank of a job and probably differs between jobs, below those that the system gives
+// away.
 int port_of_job(const std::string& job) {
   constexpr std::uint32_t kFirst = 20000;
   constexpr std::uint32_t kCount = 12768;

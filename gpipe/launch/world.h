@@ -42,8 +42,8 @@ struct World {
 using Variables = std::function<std::optional<std::string>(std::string_view name)>;
 
 // The world that the variables describe: those of the first launcher that left any, in the order of `Launcher`; a world
-// of one if none did. docs/launching.md lists them. Throws EnvironmentError, which names the variable, the launcher and a
-// remedy, if one is missing or cannot be used.
+// of one if none did. docs/launching.md lists them. Throws EnvironmentError, which names the variable, the launcher and
+// a remedy, if one is missing or cannot be used.
 World world_from(const Variables& variables);
 
 // The same from this process's environment, with the host's name from the system if no variable says it.

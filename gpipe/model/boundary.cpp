@@ -27,8 +27,8 @@ class NoAutocast {
   const bool cpu_enabled_ = autocast::is_enabled(at::kCPU);
 };
 
-// The root of a backward. The engine keeps what it is started with until it has ended; this gives the gradients away, so
-// that each is freed once it has been used.
+// The root of a backward. The engine keeps what it is started with until it has ended; this gives the gradients away,
+// so that each is freed once it has been used.
 class Source : public torch::autograd::Node {
  public:
   Source(torch::autograd::edge_list&& edges, torch::autograd::variable_list grads)

@@ -11,8 +11,8 @@
 
 namespace gpipe {
 
-// The tensors without their history, in the same memory. A tensor that occurs twice stays one tensor that occurs twice, so
-// that its gradient is summed up in one place.
+// The tensors without their history, in the same memory. A tensor that occurs twice stays one tensor that occurs twice,
+// so that its gradient is summed up in one place.
 Tensors detached(const Tensors& tensors);
 
 // The first position that holds the same tensor.
@@ -20,10 +20,10 @@ std::size_t first_same(const Tensors& tensors, std::size_t index);
 
 // Note [Boundaries are nodes, not leaves]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// The tensors a stage receives could be made leaves of its graph. But a leaf refuses to be changed in place (a stage may
-// well begin with ReLU(inplace)), and it copies gradients whose strides differ from its own: the operations before the cut
-// would then see another memory layout than without the cut, and may add up in another order. A node that only takes what
-// arrives gives the previous stage exactly what autograd would have given it.
+// The tensors a stage receives could be made leaves of its graph. But a leaf refuses to be changed in place (a stage
+// may well begin with ReLU(inplace)), and it copies gradients whose strides differ from its own: the operations before
+// the cut would then see another memory layout than without the cut, and may add up in another order. A node that only
+// takes what arrives gives the previous stage exactly what autograd would have given it.
 class Boundary : public torch::autograd::Node {
  public:
   // Makes `tensors` enter a graph: those that require a gradient get the boundary as their history.
@@ -47,8 +47,8 @@ class Roots {
 
   bool empty() const { return edges_.empty(); }
   // Runs the graph backward and frees it: adds to the gradients of parameters, gives the boundary its own. An undefined
-  // gradient means zero; the graph is not run at all if all of them are. Outside of autocast, as libtorch does: a backward
-  // runs in the types its forward has chosen.
+  // gradient means zero; the graph is not run at all if all of them are. Outside of autocast, as libtorch does: a
+  // backward runs in the types its forward has chosen.
   void backward(Tensors grads);
 
  private:

@@ -1,4 +1,5 @@
-// BusyNeighbours: threads that keep other cores as busy as the other workers of a pipeline do, while something is measured.
+// BusyNeighbours: threads that keep other cores as busy as the other workers of a pipeline do, while something is
+// measured.
 #pragma once
 
 #include <atomic>
@@ -7,8 +8,8 @@
 
 namespace gpipe {
 
-// Cores share the way to memory, the last cache and often the power: alone, a layer is faster than in a pipeline. Each thread
-// multiplies matrices that stay in a cache of its own and walks through memory that does not, by turns.
+// Cores share the way to memory, the last cache and often the power: alone, a layer is faster than in a pipeline. Each
+// thread multiplies matrices that stay in a cache of its own and walks through memory that does not, by turns.
 class BusyNeighbours {
  public:
   // Returns when all of them are at work.

@@ -1,4 +1,5 @@
-// Changing buffers: those that a forward itself changes, such as batch norm's running statistics, and a way back in time.
+// Changing buffers: those that a forward itself changes, such as batch norm's running statistics, and a way back in
+// time.
 #pragma once
 
 #include <vector>
@@ -8,8 +9,8 @@
 
 namespace gpipe {
 
-// A recompute has to see the buffers as the forward saw them, and must not change them a second time. Which ones change is
-// learnt from the first forward; only those are copied from then on.
+// A recompute has to see the buffers as the forward saw them, and must not change them a second time. Which ones change
+// is learnt from the first forward; only those are copied from then on.
 //
 // Thread-compatible.
 class ChangingBuffers {

@@ -22,10 +22,10 @@ struct BatchStatistics {
   at::Tensor variance;  // unbiased
 };
 
-// torch::nn::BatchNorm with the same options, parameters, buffers, names and outputs. It differs inside a layer run (see
-// LayerScope) in training: the running statistics stay as they are until end_step(), or a micro-batch of another step,
-// and then move once, to the statistics of all micro-batches, of all replicas, merged in ascending order. A recompute counts
-// nothing.
+// torch::nn::BatchNorm with the same options, parameters, buffers, names and outputs. It differs inside a layer run
+// (see LayerScope) in training: the running statistics stay as they are until end_step(), or a micro-batch of another
+// step, and then move once, to the statistics of all micro-batches, of all replicas, merged in ascending order. A
+// recompute counts nothing.
 //
 // As in torch, a micro-batch with one value per channel cannot be normalised and throws.
 //
@@ -82,10 +82,11 @@ class DeferredBatchNorm3dImpl
 };
 TORCH_MODULE(DeferredBatchNorm3d);
 
-// The model with every BatchNorm1d, 2d and 3d in its deferred form: a new Sequential with the same names, which shares all
-// parameters, buffers and other layers with `model`. A batch norm within a torch::nn::Sequential that a layer owns is
-// replaced there, in that layer. One that a layer of another type owns is out of reach, because the layer's member has
-// torch's type: throws InvalidArgument that names all of them, and nothing has changed; write DeferredBatchNorm there.
+// The model with every BatchNorm1d, 2d and 3d in its deferred form: a new Sequential with the same names, which shares
+// all parameters, buffers and other layers with `model`. A batch norm within a torch::nn::Sequential that a layer owns
+// is replaced there, in that layer. One that a layer of another type owns is out of reach, because the layer's member
+// has torch's type: throws InvalidArgument that names all of them, and nothing has changed; write DeferredBatchNorm
+// there.
 torch::nn::Sequential convert_batch_norm(torch::nn::Sequential model);
 
 }  // namespace gpipe::nn

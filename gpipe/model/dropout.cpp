@@ -20,9 +20,9 @@ namespace {
 //   key(seed; step, call, layer)  =  the first two words of Philox under the key `seed`
 //   word(element)                 =  Philox under that key, counter (block, sample)
 //
-// kLanes counters are computed side by side, so that the compiler can use vector instructions. Their words go to a group of
-// 4 * kLanes neighbours, word by word: element e of a sample takes word (e / kLanes) % 4 of block
-// e / (4 * kLanes) * kLanes + e % kLanes. Only integers are involved: every machine makes the same mask.
+// kLanes counters are computed side by side, so that the compiler can use vector instructions. Their words go to a
+// group of 4 * kLanes neighbours, word by word: element e of a sample takes word (e / kLanes) % 4 of block e / (4 *
+// kLanes) * kLanes + e % kLanes. Only integers are involved: every machine makes the same mask.
 constexpr int kLanes = 16;
 constexpr int kGroup = 4 * kLanes;
 

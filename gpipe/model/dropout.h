@@ -19,15 +19,17 @@ struct DropoutOptions {
   TORCH_ARG(std::int64_t, sample_dim) = 0;
 };
 
-// In training, sets elements to zero with probability p and scales the others by 1 / (1 - p); in evaluation, the identity.
+// In training, sets elements to zero with probability p and scales the others by 1 / (1 - p); in evaluation, the
+// identity.
 //
-// Inside a layer run (see LayerScope) the mask is a function of (seed, step, layer, call, sample, element): the same for
-// every number of micro-batches, every partition, every number of threads, and in recompute. `call` counts the dropouts of
-// one run of the layer, `sample` is the position in the mini-batch and `element` the row-major position in the sample. The
-// input must have one slice of `sample_dim` per sample of the micro-batch. Outside a layer run it is torch::dropout.
+// Inside a layer run (see LayerScope) the mask is a function of (seed, step, layer, call, sample, element): the same
+// for every number of micro-batches, every partition, every number of threads, and in recompute. `call` counts the
+// dropouts of one run of the layer, `sample` is the position in the mini-batch and `element` the row-major position in
+// the sample. The input must have one slice of `sample_dim` per sample of the micro-batch. Outside a layer run it is
+// torch::dropout.
 //
-// Thread-compatible. Throws InvalidArgument for p outside [0, 1], an input that is not floating-point and a `sample_dim`
-// that the input does not have.
+// Thread-compatible. Throws InvalidArgument for p outside [0, 1], an input that is not floating-point and a
+// `sample_dim` that the input does not have.
 class DropoutImpl : public torch::nn::Cloneable<DropoutImpl> {
  public:
   explicit DropoutImpl(const DropoutOptions& options_ = {});

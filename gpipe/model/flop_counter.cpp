@@ -20,9 +20,9 @@ namespace {
 //
 //   conv2d  ->  convolution  ->  _convolution  ->  whatever the device has
 //
-// An operation that is nothing but a composition (CompositeImplicitAutograd, here conv2d) is looked through. The first one
-// below that, for which libtorch knows a derivative, is the same on every device: it is counted, and what it calls in turn is
-// not.
+// An operation that is nothing but a composition (CompositeImplicitAutograd, here conv2d) is looked through. The first
+// one below that, for which libtorch knows a derivative, is the same on every device: it is counted, and what it calls
+// in turn is not.
 enum class Kind {
   kTransparent,          // a composition
   kFree,                 // a view, or an empty tensor
@@ -104,8 +104,8 @@ State& state() {
 std::int64_t size(const c10::IValue& tensor, std::int64_t dim) { return tensor.toTensor().size(dim); }
 std::int64_t num_elements(const c10::IValue& tensor) { return tensor.toTensor().numel(); }
 
-// What every element of the smaller image, of `elements` in all, is multiplied with: [to, from / groups, kernel...], or the
-// other way round for a transposed convolution.
+// What every element of the smaller image, of `elements` in all, is multiplied with: [to, from / groups, kernel...], or
+// the other way round for a transposed convolution.
 std::int64_t convolution_flops(std::int64_t elements, const c10::IValue& weight) {
   return size(weight, 0) == 0 ? 0 : 2 * elements * (num_elements(weight) / size(weight, 0));
 }

@@ -12,9 +12,9 @@ namespace gpipe {
 //     weights count as much as itself, each
 //   - everything else as one per floating-point element that it writes; views and empty tensors as nothing
 //
-// The figure is a function of shapes alone: the same on the CPU and on the Meta device. A kernel that hides products, such as
-// a fused LSTM or attention, counts like everything else. Counters nest, and each counts all. Costs a microsecond or two an
-// operation.
+// The figure is a function of shapes alone: the same on the CPU and on the Meta device. A kernel that hides products,
+// such as a fused LSTM or attention, counts like everything else. Counters nest, and each counts all. Costs a
+// microsecond or two an operation.
 //
 // Confined to its thread.
 class FlopCounter {

@@ -128,8 +128,8 @@ Layer make_layer(std::shared_ptr<Module> module) {
   return {std::move(module), [pointer](Tensors tensors) { return detail::call(*pointer, std::move(tensors)); }};
 }
 
-// A layer out of a torch::nn::Sequential. One tensor is passed as such, several as a std::tuple of up to 8 or, if the module
-// does not take that, as a std::vector.
+// A layer out of a torch::nn::Sequential. One tensor is passed as such, several as a std::tuple of up to 8 or, if the
+// module does not take that, as a std::vector.
 Layer make_layer(torch::nn::AnyModule module);
 
 }  // namespace gpipe

@@ -38,8 +38,8 @@ inline constexpr bool kIsBuiltModule = IsHolder<T>::value || IsModulePointer<T>:
 
 }  // namespace detail
 
-// Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name): the
-// initial weights do not depend on the partition, nor on which layers were built before.
+// Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name):
+// the initial weights do not depend on the partition, nor on which layers were built before.
 //
 // Thread-compatible.
 class LayerChain {
@@ -48,9 +48,9 @@ class LayerChain {
   // The layers of a model that is built already, with its names. They stay shared with it.
   LayerChain(const torch::nn::Sequential& model);  // NOLINT(google-explicit-constructor)
 
-  // `Holder` is a module holder such as torch::nn::Linear; its constructor gets `args` when the layer is built. A name may
-  // have several parts, "layer1.0.conv1": then the layer's parameters are called as if modules were nested that way. Throws
-  // InvalidArgument if a part is empty, or if the name is taken or inside one that is.
+  // `Holder` is a module holder such as torch::nn::Linear; its constructor gets `args` when the layer is built. A name
+  // may have several parts, "layer1.0.conv1": then the layer's parameters are called as if modules were nested that
+  // way. Throws InvalidArgument if a part is empty, or if the name is taken or inside one that is.
   template <typename Holder, typename... Args>
   LayerChain& add(const std::string& name, Args... args) {
     static_assert(
@@ -92,9 +92,9 @@ class LayerChain {
     return *this;
   }
 
-  // Two parameters become one: `user` takes the values and the memory of `owner`, is no longer a parameter of its own, and
-  // its gradients are added to the owner's. Names are those of the model: tie("embedding.weight", "head.weight"). They are
-  // checked when the pipeline is made.
+  // Two parameters become one: `user` takes the values and the memory of `owner`, is no longer a parameter of its own,
+  // and its gradients are added to the owner's. Names are those of the model: tie("embedding.weight", "head.weight").
+  // They are checked when the pipeline is made.
   LayerChain& tie(const std::string& owner, const std::string& user);
   const std::vector<TieNames>& ties() const { return ties_; }
 

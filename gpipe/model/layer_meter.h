@@ -56,7 +56,8 @@ class LayerMeter {
   // Called between forward and backward.
   std::function<void()> at_backward;
 
-  // Gradients of `parameters` are put aside and back; the backward adds to zeros, as that of every micro-batch but the first.
+  // Gradients of `parameters` are put aside and back; the backward adds to zeros, as that of every micro-batch but the
+  // first.
   LayerMeasure run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
                    const Tensors& parameters);
 

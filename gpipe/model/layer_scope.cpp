@@ -15,11 +15,11 @@ namespace {
 
 // Note [Random streams]
 // ~~~~~~~~~~~~~~~~~~~~~
-// libtorch's operations that draw take an optional generator, and use the process-wide one without it. Stage threads would
-// race for that one, and a recompute would draw other numbers. So we hook the operations: the dispatch key DeferredInit has
-// no kernels in libtorch and stands above autograd. For it we register a kernel for every operation that takes a generator;
-// it puts this thread's stream where the argument is missing and passes the call on to the keys below. For all other
-// operations the key falls through. The key is switched on, for this thread, by a LayerScope.
+// libtorch's operations that draw take an optional generator, and use the process-wide one without it. Stage threads
+// would race for that one, and a recompute would draw other numbers. So we hook the operations: the dispatch key
+// DeferredInit has no kernels in libtorch and stands above autograd. For it we register a kernel for every operation
+// that takes a generator; it puts this thread's stream where the argument is missing and passes the call on to the keys
+// below. For all other operations the key falls through. The key is switched on, for this thread, by a LayerScope.
 using detail::kHookKey;
 
 thread_local LayerScope* innermost = nullptr;
@@ -50,7 +50,8 @@ bool takes_a_generator(const c10::FunctionSchema& schema) {
   return false;
 }
 
-// Registered once, and for good: the libraries are never destroyed, because other threads may still be dispatching at exit.
+// Registered once, and for good: the libraries are never destroyed, because other threads may still be dispatching at
+// exit.
 void register_kernels() {
   static auto* fallback = new torch::Library(torch::Library::IMPL, "_", kHookKey, __FILE__, __LINE__);
   fallback->fallback(torch::CppFunction::makeFallthrough());

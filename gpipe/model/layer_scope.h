@@ -48,7 +48,8 @@ class LayerScope {
 
 namespace detail {
 
-// The dispatch key under which libtorch's operations are hooked, see Note [Random streams]; with its kernels registered.
+// The dispatch key under which libtorch's operations are hooked, see Note [Random streams]; with its kernels
+// registered.
 constexpr c10::DispatchKey kHookKey = c10::DispatchKey::DeferredInit;
 c10::DispatchKeySet hook_key();
 

@@ -31,11 +31,11 @@ namespace {
 //     v                                        v
 //     [ 64 bytes, only if needed ][   Header   ][ what was asked for ... ]
 //
-// The data pointer is also the context of the DataPtr, as raw_allocate demands. raw_deallocate is why a header ends in a
-// mark: it frees with the allocator of the day, so blocks that are older than us, such as weights in oneDNN's layout, come
-// to us although they have no header. The mark is a function of the address, in the word before the data. That word can be
-// read even if it is not ours, unless the data starts a page; so ours never does, and this is what the first 64 bytes are
-// for.
+// The data pointer is also the context of the DataPtr, as raw_allocate demands. raw_deallocate is why a header ends in
+// a mark: it frees with the allocator of the day, so blocks that are older than us, such as weights in oneDNN's layout,
+// come to us although they have no header. The mark is a function of the address, in the word before the data. That
+// word can be read even if it is not ours, unless the data starts a page; so ours never does, and this is what the
+// first 64 bytes are for.
 //
 // A Meta tensor has no data. Its header is the context of the DataPtr, by itself.
 constexpr std::size_t kHeaderBytes = 64;

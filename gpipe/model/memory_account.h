@@ -14,22 +14,23 @@ namespace detail {
 class AccountingAllocator;
 }  // namespace detail
 
-// Counts the bytes that tensors asked for, not what the system allocator adds. Made with std::make_shared: memory booked on
-// an account keeps it alive.
+// Counts the bytes that tensors asked for, not what the system allocator adds. Made with std::make_shared: memory
+// booked on an account keeps it alive.
 //
-// Tensors of the Meta device count as if they had memory: a run on Meta tensors books what the same run on the CPU would.
+// Tensors of the Meta device count as if they had memory: a run on Meta tensors books what the same run on the CPU
+// would.
 //
-// The first account of the process replaces libtorch's CPU allocator, for good, by one that passes on to it, and its Meta
-// allocator; without an account nothing is replaced. libtorch does that without a lock: make the first account before other
-// threads allocate. Not seen: memory of other devices, memory that does not come from libtorch's CPU allocator (from_blob,
-// OpenBLAS buffers, graph nodes), storages made before the first account, even when they are resized later, and the growth
-// of a Meta tensor that is resized.
+// The first account of the process replaces libtorch's CPU allocator, for good, by one that passes on to it, and its
+// Meta allocator; without an account nothing is replaced. libtorch does that without a lock: make the first account
+// before other threads allocate. Not seen: memory of other devices, memory that does not come from libtorch's CPU
+// allocator (from_blob, OpenBLAS buffers, graph nodes), storages made before the first account, even when they are
+// resized later, and the growth of a Meta tensor that is resized.
 //
 // Thread-safe.
 class MemoryAccount {
  public:
-  // A limit of 0 is none. Throws InvalidArgument for a negative limit, and Error if the CPU allocator cannot be replaced
-  // because somebody installed another one with a priority above ours.
+  // A limit of 0 is none. Throws InvalidArgument for a negative limit, and Error if the CPU allocator cannot be
+  // replaced because somebody installed another one with a priority above ours.
   explicit MemoryAccount(std::string name, std::int64_t limit_bytes = 0);
   MemoryAccount(const MemoryAccount&) = delete;
   MemoryAccount& operator=(const MemoryAccount&) = delete;
@@ -57,10 +58,10 @@ class MemoryAccount {
   std::atomic<std::int64_t> peak_bytes_{0};
 };
 
-// While it lives, CPU and Meta tensor memory that this thread allocates is booked on the account; it is booked off when it is freed,
-// by whichever thread, whenever. An allocation past the limit throws OutOfMemoryError out of the libtorch operation. Scopes
-// nest: the inner one counts, and one with a null account books nothing. Scratch memory that an operation allocates in its
-// intra-op threads is not booked.
+// While it lives, CPU and Meta tensor memory that this thread allocates is booked on the account; it is booked off when
+// it is freed, by whichever thread, whenever. An allocation past the limit throws OutOfMemoryError out of the libtorch
+// operation. Scopes nest: the inner one counts, and one with a null account books nothing. Scratch memory that an
+// operation allocates in its intra-op threads is not booked.
 //
 // Confined to its thread.
 class MemoryScope {
@@ -75,9 +76,9 @@ class MemoryScope {
   const std::shared_ptr<MemoryAccount>* const outer_;
 };
 
-// Books the whole storage of `tensor`, which all its views share, off the account it is on, if any, and onto `to`; a null
-// `to` only books it off. Does nothing for memory that is not ours: see MemoryAccount. Throws OutOfMemoryError if `to` has
-// no room for it, and nothing has changed.
+// Books the whole storage of `tensor`, which all its views share, off the account it is on, if any, and onto `to`; a
+// null `to` only books it off. Does nothing for memory that is not ours: see MemoryAccount. Throws OutOfMemoryError if
+// `to` has no room for it, and nothing has changed.
 //
 // Thread-safe, also for the same storage, as long as each caller holds the tensor and nobody resizes it.
 void transfer(const at::Tensor& tensor, const std::shared_ptr<MemoryAccount>& to);

@@ -17,8 +17,8 @@
 namespace gpipe {
 namespace {
 
-// A kernel here is what a CPU kernel does apart from computing: it makes the tensors that are returned, in the same order.
-// Scratch memory within a CPU kernel is its own affair, and is not made here.
+// A kernel here is what a CPU kernel does apart from computing: it makes the tensors that are returned, in the same
+// order. Scratch memory within a CPU kernel is its own affair, and is not made here.
 
 using Triple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 using OptionalTensor = c10::optional<at::Tensor>;

@@ -8,8 +8,8 @@
 
 namespace gpipe {
 
-// The layer on the Meta device, with use_meta_kernels(). Built under a NoInitScope, see there: its large weights take none of
-// the system's memory meanwhile. Tensors that are neither parameters nor buffers stay where they are.
+// The layer on the Meta device, with use_meta_kernels(). Built under a NoInitScope, see there: its large weights take
+// none of the system's memory meanwhile. Tensors that are neither parameters nor buffers stay where they are.
 Layer build_on_meta(const LayerChain& chain, int layer);
 
 // Turns every parameter and buffer of the module into a Meta tensor, in place: whoever holds one holds a Meta tensor

@@ -21,12 +21,12 @@ struct MicroBatch {
   std::int64_t num_samples = 0;
 };
 
-// Cuts every defined tensor of `batch` along its first dimension into min(N, num_micro_batches) slices whose sizes differ by
-// at most one, the larger ones first, as tensor_split does. A tensor named in `replicated` (by its position) goes whole to
-// every micro-batch; so do undefined ones. Slices share memory with the batch.
+// Cuts every defined tensor of `batch` along its first dimension into min(N, num_micro_batches) slices whose sizes
+// differ by at most one, the larger ones first, as tensor_split does. A tensor named in `replicated` (by its position)
+// goes whole to every micro-batch; so do undefined ones. Slices share memory with the batch.
 //
-// Throws InvalidArgument if no tensor is to be split, if the tensors have different numbers of rows (naming both), or if
-// there is no row at all; it calls the batch `what`.
+// Throws InvalidArgument if no tensor is to be split, if the tensors have different numbers of rows (naming both), or
+// if there is no row at all; it calls the batch `what`.
 std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
                                     const std::vector<int>& replicated = {}, const std::string& what = "batch");
 

@@ -24,8 +24,8 @@ struct OptimizerSlot {
   at::Tensor state;
 };
 
-// Of SGD, Adam, AdamW, RMSprop and Adagrad, in the order of the parameters; none for parameters that have not been updated
-// yet. Throws InvalidArgument for an optimizer of another kind that has a state.
+// Of SGD, Adam, AdamW, RMSprop and Adagrad, in the order of the parameters; none for parameters that have not been
+// updated yet. Throws InvalidArgument for an optimizer of another kind that has a state.
 std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer);
 
 }  // namespace gpipe

@@ -142,9 +142,9 @@ class Pass {
 
 // Note [Who keeps a boundary tensor]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// The tensor between two layers is kept for the backward if either keeps it: ReLU keeps its output, Linear its input. Run one
-// by one, each tells for itself. The tensor is counted with the layer that made it, once. A layer that passes its input on,
-// as it is or as a view, has not made it: then it counts with the layer before.
+// The tensor between two layers is kept for the backward if either keeps it: ReLU keeps its output, Linear its input.
+// Run one by one, each tells for itself. The tensor is counted with the layer that made it, once. A layer that passes
+// its input on, as it is or as a view, has not made it: then it counts with the layer before.
 void share_out(const std::vector<LayerMeasure>& measures, std::vector<LayerProfile>& profiles) {
   std::vector<bool> next_keeps;
   for (std::size_t index = measures.size(); index-- > 0;) {

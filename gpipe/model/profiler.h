@@ -18,8 +18,8 @@ struct ProfileOptions {
   std::uint64_t seed = 0;
   int repeats = 5;             // of which the median counts, after one that does not
   double budget_seconds = 10;  // no further repeat is begun after this
-  // Cores to keep busy meanwhile, as the other workers of a pipeline do: its stages on this machine less one. Without them
-  // a layer is measured alone, and is then some per cent faster than in the pipeline. Not used on Meta tensors.
+  // Cores to keep busy meanwhile, as the other workers of a pipeline do: its stages on this machine less one. Without
+  // them a layer is measured alone, and is then some per cent faster than in the pipeline. Not used on Meta tensors.
   int busy_neighbours = 0;
   // Counted with the last layer: what becomes of its outputs in training. It returns a scalar.
   std::function<at::Tensor(const Tensors& outputs)> loss;
@@ -30,21 +30,22 @@ struct ProfileOptions {
   bool count_bytes = true;
 };
 
-// Runs the layers one after the other on `sample`, the inputs of one micro-batch, each forward and backward, in this thread,
-// and measures its CPU time and its bytes. Layers that are built already are left exactly as they were, with their gradients
-// and buffers, and so are all random generators. Layers of a lazy chain are built for the moment they run: the model as a
-// whole needs no memory.
+// Runs the layers one after the other on `sample`, the inputs of one micro-batch, each forward and backward, in this
+// thread, and measures its CPU time and its bytes. Layers that are built already are left exactly as they were, with
+// their gradients and buffers, and so are all random generators. Layers of a lazy chain are built for the moment they
+// run: the model as a whole needs no memory.
 //
-// With a sample on the Meta device (torch::kMeta) the layers are built there, too: nothing has data or takes memory, bytes are
-// those of the same run on the CPU (without what convolutions need for scratch), and seconds are counted from floating-point
-// operations. So a model that exists only on paper can be planned. Each layer is made on the CPU, unfilled, and moved: the
-// parameters of one layer must fit the address space.
+// With a sample on the Meta device (torch::kMeta) the layers are built there, too: nothing has data or takes memory,
+// bytes are those of the same run on the CPU (without what convolutions need for scratch), and seconds are counted from
+// floating-point operations. So a model that exists only on paper can be planned. Each layer is made on the CPU,
+// unfilled, and moved: the parameters of one layer must fit the address space.
 //
-// weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its layers.
+// weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its
+// layers.
 //
-// Throws InvalidArgument for an empty chain or sample, numbers that make no sense or a loss that is no scalar; SkipError that
-// lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what a layer throws passes
-// through.
+// Throws InvalidArgument for an empty chain or sample, numbers that make no sense or a loss that is no scalar;
+// SkipError that lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what
+// a layer throws passes through.
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options = {});
 

@@ -10,8 +10,8 @@
 
 namespace gpipe {
 
-// Copies the buffers of the layers; the destructor writes them back and drops what step listeners have collected. What a
-// trial does to gradients, to random generators and to members that are not buffers is its own affair.
+// Copies the buffers of the layers; the destructor writes them back and drops what step listeners have collected. What
+// a trial does to gradients, to random generators and to members that are not buffers is its own affair.
 class Sandbox {
  public:
   explicit Sandbox(const std::vector<ChainLayer>& layers);

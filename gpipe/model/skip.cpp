@@ -12,11 +12,11 @@ namespace {
 
 // Note [A node for each stash]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A tensor x that is stashed is mostly used by the layers that follow, too. Its gradient is then a sum over all uses, and
-// autograd adds them up one by one in the reverse order of the forward: (pop + use2) + use1. When the skip crosses a stage,
-// pop's part arrives by itself. Floating-point sums depend on their order, so the order must not depend on the cut: a node
-// of its own between x and the stashed tensor collects pop's part in both cases, and adds it to the others' where the stash
-// stands in the forward: (use2 + use1) + pop.
+// A tensor x that is stashed is mostly used by the layers that follow, too. Its gradient is then a sum over all uses,
+// and autograd adds them up one by one in the reverse order of the forward: (pop + use2) + use1. When the skip crosses
+// a stage, pop's part arrives by itself. Floating-point sums depend on their order, so the order must not depend on the
+// cut: a node of its own between x and the stashed tensor collects pop's part in both cases, and adds it to the others'
+// where the stash stands in the forward: (use2 + use1) + pop.
 class StashBackward : public torch::autograd::Node {
  public:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override { return std::move(grads); }

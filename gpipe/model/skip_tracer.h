@@ -13,7 +13,8 @@
 
 namespace gpipe {
 
-// Goes on where a name is wrong, so that all that are wrong come to light. What is popped enters the graph of its layer anew.
+// Goes on where a name is wrong, so that all that are wrong come to light. What is popped enters the graph of its layer
+// anew.
 class SkipTracer : public SkipStore {
  public:
   struct Use {

@@ -10,8 +10,8 @@ namespace gpipe {
 class StepListener {
  public:
   virtual ~StepListener() = default;
-  // Where replicas of the model run parts of the mini-batch, before end_step: what this one has kept, as doubles, and what
-  // others have. Undefined: nothing that concerns the others.
+  // Where replicas of the model run parts of the mini-batch, before end_step: what this one has kept, as doubles, and
+  // what others have. Undefined: nothing that concerns the others.
   virtual at::Tensor kept() const { return {}; }
   virtual void keep(const at::Tensor& /*of_another*/) {}
   // Every forward of the mini-batch went well.

@@ -14,7 +14,8 @@
 namespace gpipe {
 namespace {
 
-// Opens Module::parameters_, which derived classes may use: registering has no counterpart that takes a parameter out again.
+// Opens Module::parameters_, which derived classes may use: registering has no counterpart that takes a parameter out
+// again.
 struct Registry : torch::nn::Module {
   static torch::OrderedDict<std::string, at::Tensor>& parameters_of(torch::nn::Module& module) {
     return module.*(&Registry::parameters_);

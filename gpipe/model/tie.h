@@ -21,10 +21,11 @@ struct TieNames {
 
 // Note [Tied weights]
 // ~~~~~~~~~~~~~~~~~~~
-// Each layer that uses a tied weight has a tensor of its own for it, in the same memory, with its own gradient. All but the
-// owner's are taken out of their modules' parameters, so an optimizer sees one weight. Each collects the gradients of its
-// layer over the micro-batches; at the end of the step the owner's gradient gets theirs added, in the order of the layers.
-// So the sum is the same however the layers are split, and one message a step goes from a stage to the owner's.
+// Each layer that uses a tied weight has a tensor of its own for it, in the same memory, with its own gradient. All but
+// the owner's are taken out of their modules' parameters, so an optimizer sees one weight. Each collects the gradients
+// of its layer over the micro-batches; at the end of the step the owner's gradient gets theirs added, in the order of
+// the layers. So the sum is the same however the layers are split, and one message a step goes from a stage to the
+// owner's.
 struct Tie {
   struct Use {
     int layer = 0;
@@ -37,8 +38,9 @@ struct Tie {
   std::vector<Use> users;  // in the order of the layers
 };
 
-// Binds the parameters in the layers, which have the given names; those whose module is null are of other processes. Throws InvalidArgument, before anything is changed, for a
-// name that no layer has, parameters of different shapes or types, and a parameter tied to itself or to two owners.
+// Binds the parameters in the layers, which have the given names; those whose module is null are of other processes.
+// Throws InvalidArgument, before anything is changed, for a name that no layer has, parameters of different shapes or
+// types, and a parameter tied to itself or to two owners.
 std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
                            const std::vector<Layer>& layers);
 

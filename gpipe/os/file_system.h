@@ -1,4 +1,5 @@
-// The seam over the file operations that change something: the real ones and, in tests, ones that fail at a chosen call.
+// The seam over the file operations that change something: the real ones and, in tests, ones that fail at a chosen
+// call.
 #pragma once
 
 #include <sys/types.h>

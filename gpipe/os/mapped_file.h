@@ -9,8 +9,8 @@
 
 namespace gpipe {
 
-// The memory may be written to: that changes this process's copy of a page, never the file. Whoever shortens the file while
-// it is mapped ends the process with SIGBUS; files that are replaced by rename, as all are here, are safe.
+// The memory may be written to: that changes this process's copy of a page, never the file. Whoever shortens the file
+// while it is mapped ends the process with SIGBUS; files that are replaced by rename, as all are here, are safe.
 class MappedFile {
  public:
   // Throws CheckpointError if it is not there, not a file or cannot be read.

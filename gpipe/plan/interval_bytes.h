@@ -22,8 +22,8 @@ class IntervalBytes {
   // 2^63-1.
   std::int64_t bytes(const std::vector<Live>& live, int begin, int end) const;
 
-  // No more than `bytes` of any schedule; if `is_at_work`, of any in which the stage works on a micro-batch. Does not fall
-  // when `end` grows, nor when `begin` falls.
+  // No more than `bytes` of any schedule; if `is_at_work`, of any in which the stage works on a micro-batch. Does not
+  // fall when `end` grows, nor when `begin` falls.
   std::int64_t least_bytes(bool is_at_work, int begin, int end) const;
 
   // For each first layer, the largest `end` that fits the limit; the layer itself if none does.

@@ -67,8 +67,8 @@ struct Partition {
 //   Wf, Wb = the most, over the layers, of forward_working_bytes, or backward_working_bytes, and activation_bytes of the
 //            layers before it in the stage; the first layer's input counts in I only
 // A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
-// forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver are
-// not counted. Bytes end at 2^63-1.
+// forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver
+// are not counted. Bytes end at 2^63-1.
 
 // A stage of layers [begin, end), at least one, takes
 //   seconds = (forward + backward [+ forward again]) / worker_speed

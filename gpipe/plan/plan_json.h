@@ -29,8 +29,9 @@ namespace gpipe {
 //   }
 std::string to_json(const Plan& plan);
 
-// Throws ParseError for anything else, whatever bytes it is made of, naming the line, the column and the reason; also for
-// a schedule that does not exist, a number of chunks it does not have, and stages that are no multiple of the chunks.
+// Throws ParseError for anything else, whatever bytes it is made of, naming the line, the column and the reason; also
+// for a schedule that does not exist, a number of chunks it does not have, and stages that are no multiple of the
+// chunks.
 Plan parse_plan(std::string_view json);
 
 }  // namespace gpipe

@@ -64,9 +64,9 @@ struct Profile {
 };
 
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
-// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations or
-// the kept output of the layer before, working bytes are at least the activations, and skips go forward between layers that
-// exist.
+// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations
+// or the kept output of the layer before, working bytes are at least the activations, and skips go forward between
+// layers that exist.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
@@ -86,7 +86,8 @@ std::string to_json(const Profile& profile);
 
 // Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "samples_per_micro_batch" and, of a
 // layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
-// "forward_working_bytes" and "backward_working_bytes" may be absent. A skip names a layer by its index from zero, or by a name that only one has.
+// "forward_working_bytes" and "backward_working_bytes" may be absent. A skip names a layer by its index from zero, or
+// by a name that only one has.
 //
 // Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
 // negative or non-finite numbers, bytes that are not whole or not in the order that check_profile wants, skips between

@@ -43,8 +43,8 @@ struct RematerializationCosts {
   std::int64_t output_grad_bytes = 0;
 };
 
-// Throws InvalidArgument, naming the layer, unless there are layers, seconds are finite and at least zero, and bytes are
-// at least zero and add up to less than 2^63.
+// Throws InvalidArgument, naming the layer, unless there are layers, seconds are finite and at least zero, and bytes
+// are at least zero and add up to less than 2^63.
 void check_rematerialization_costs(const std::vector<RematerializationCosts>& costs);
 
 // Throws InvalidArgument, naming the run, unless the runs are of these layers, and as RematerializedRun says.
@@ -60,13 +60,13 @@ struct RematerializationOutcome {
 };
 
 // Note [What rematerialization costs]
-// The forward goes through the chain once. A layer outside runs leaves its activation_bytes behind until its backward has
-// ended. A run leaves its input behind, the output_bytes of the layer before it, until its own backward has ended; the
-// input is counted even if the layer before happens to keep it among its activations. It is not counted where somebody
-// else keeps it anyway: at the beginning of the chain the caller, and at the beginning of a run for what is nested there
-// the run. While a layer is forwarded or backwarded, its working_bytes come on top of what is left behind, without the
-// activations of its own that it is about to leave or to free. While a run is forwarded again, the gradient that it is to
-// take back waits: output_grad_bytes of its last layer.
+// The forward goes through the chain once. A layer outside runs leaves its activation_bytes behind until its backward
+// has ended. A run leaves its input behind, the output_bytes of the layer before it, until its own backward has ended;
+// the input is counted even if the layer before happens to keep it among its activations. It is not counted where
+// somebody else keeps it anyway: at the beginning of the chain the caller, and at the beginning of a run for what is
+// nested there the run. While a layer is forwarded or backwarded, its working_bytes come on top of what is left behind,
+// without the activations of its own that it is about to leave or to free. While a run is forwarded again, the gradient
+// that it is to take back waits: output_grad_bytes of its last layer.
 //
 // Walks through the operations one by one. Throws as the two checks above do.
 RematerializationOutcome evaluate(const std::vector<RematerializationCosts>& costs,

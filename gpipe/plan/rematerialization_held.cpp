@@ -30,7 +30,8 @@ struct Share {
   double recompute_seconds = std::numeric_limits<double>::infinity();
 };
 
-// The best ways, at most kMaxWays of them and always the one that keeps least; true if none was left out but worse ones.
+// The best ways, at most kMaxWays of them and always the one that keeps least; true if none was left out but worse
+// ones.
 bool choose_best(Ways& ways) {
   std::sort(ways.begin(), ways.end(), [](const Way& a, const Way& b) {
     return a.kept_bytes != b.kept_bytes ? a.kept_bytes < b.kept_bytes : a.recompute_seconds < b.recompute_seconds;

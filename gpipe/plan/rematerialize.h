@@ -14,7 +14,8 @@ class RematerializationTrades;
 struct RematerializationPlan {
   Rematerialization rematerialization;
   RematerializationOutcome outcome;  // what `evaluate` says of it
-  // No other is faster within the limit. If false, choices were left out to save time; what was found fits all the same.
+  // No other is faster within the limit. If false, choices were left out to save time; what was found fits all the
+  // same.
   bool is_exact = true;
 };
 

@@ -55,9 +55,10 @@ int smallest_full_flow(const FlowTable& table, const Standstill& standstill, con
 // Note [What a sender knows]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
 // A flow of capacity C makes the sender of message i wait until the receiver has started on message i - C. That costs
-// nothing, whatever the actions take, exactly if the other dependencies say so already. So we play the game on unbounded
-// flows and let every worker carry, for each flow, the number of messages the receiver is known to have started on;
-// knowledge travels with the messages. The largest number sent beyond what the sender knows is the capacity.
+// nothing, whatever the actions take, exactly if the other dependencies say so already. So we play the game on
+// unbounded flows and let every worker carry, for each flow, the number of messages the receiver is known to have
+// started on; knowledge travels with the messages. The largest number sent beyond what the sender knows is the
+// capacity.
 //
 // A token carries the knowledge of kLanes flows; the game is played once for each group of them.
 class Knowledge {
@@ -112,8 +113,8 @@ std::vector<int> live_capacities(const Schedule& schedule, const FlowTable& tabl
   std::vector<int> capacities(num_flows, 1);
   Occupancy occupancy(table.flows.size());
   TokenGame<Occupancy> game(schedule, table, {capacities, false}, occupancy);
-  // Raising the smallest full flow of each deadlock keeps the largest capacity at the least uniform one: a cycle of flows
-  // that all hold c messages would be a cycle at a uniform capacity of c, too.
+  // Raising the smallest full flow of each deadlock keeps the largest capacity at the least uniform one: a cycle of
+  // flows that all hold c messages would be a cycle at a uniform capacity of c, too.
   int num_raised = 0;
   while (!game.run()) {
     const int flow = smallest_full_flow(table, game.standstill(), capacities);

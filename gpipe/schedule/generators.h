@@ -50,8 +50,8 @@ Schedule zb_h2(int num_workers, int num_micro_batches);
 // Two chunks a worker in a V, stages w and 2K-1-w on worker w: no bubble after the start, at 1F1B's memory.
 Schedule zb_v(int num_workers, int num_micro_batches);
 
-// The V with half (v_half) and a third (v_min) of 1F1B's memory, plus at most one micro-batch (pipeline parallelism with
-// controllable memory, Qi et al.). They have half and two thirds of its bubble; v_min has more when K mod 3 is 2.
+// The V with half (v_half) and a third (v_min) of 1F1B's memory, plus at most one micro-batch (pipeline parallelism
+// with controllable memory, Qi et al.). They have half and two thirds of its bubble; v_min has more when K mod 3 is 2.
 Schedule v_half(int num_workers, int num_micro_batches);
 Schedule v_min(int num_workers, int num_micro_batches);
 

@@ -31,10 +31,10 @@ void hold_more(std::vector<Live>& held, const std::vector<Live>& before, std::in
   }
 }
 
-// Walks one worker's program and calls `on_action(stage, at_work, change)`: whether the micro-batch at work was held with
-// its activations, with its input, or not at all; and how the action changes what the stage holds when it ends. `held`
-// is what `on_action` counts. Of rounds that are added, only the last is walked: it holds most, or what the first one
-// held.
+// Walks one worker's program and calls `on_action(stage, at_work, change)`: whether the micro-batch at work was held
+// with its activations, with its input, or not at all; and how the action changes what the stage holds when it ends.
+// `held` is what `on_action` counts. Of rounds that are added, only the last is walked: it holds most, or what the
+// first one held.
 enum class AtWork { kNew, kActivations, kInput };
 
 template <typename Held, typename OnAction>

@@ -9,8 +9,8 @@
 namespace gpipe {
 
 // What a stage holds while it works on a micro-batch. Without recompute, a micro-batch's activations live from F to B
-// (or W). With it, they live during F, whose graph is dropped at its end, then the stage's input lives from F to R, and the
-// activations again from R to B (or W).
+// (or W). With it, they live during F, whose graph is dropped at its end, then the stage's input lives from F to R, and
+// the activations again from R to B (or W).
 struct Live {
   int activations = 0;  // micro-batches whose activations are held, the one at work among them
   int inputs = 0;       // other micro-batches, of which only R can bring the activations back: their input is held
@@ -32,7 +32,8 @@ struct StageBytes {
   std::int64_t activation_bytes = 0;  // without the input
   std::int64_t input_bytes = 0;
   std::int64_t kept_input_bytes = 0;  // the part of the input that is held with the activations
-  // The most that is live, the input apart, during F or R, and during the backward; less than activation_bytes means these.
+  // The most that is live, the input apart, during F or R, and during the backward; less than activation_bytes means
+  // these.
   std::int64_t forward_working_bytes = 0;
   std::int64_t backward_working_bytes = 0;
 };

@@ -15,8 +15,8 @@ namespace gpipe {
 // Note [Long schedules]
 // ~~~~~~~~~~~~~~~~~~~~~
 // Between their start and their end, the workers of a schedule do the same again and again, a period of micro-batches
-// later each time: 1F1B one B and one F, interleaved all of K micro-batches. So the schedule for 1,000,000 micro-batches
-// is that for a few dozen, `written`, with more rounds in it:
+// later each time: 1F1B one B and one F, interleaved all of K micro-batches. So the schedule for 1,000,000
+// micro-batches is that for a few dozen, `written`, with more rounds in it:
 //
 //   F0 F1 F2 F3 | B0 F4 | B1 F5 | B2 F6 | ... | B5 B6 B7 B8 B9       a worker of 1F1B
 //                           one round, `num_added_rounds` more of it behind it

@@ -12,8 +12,8 @@ namespace gpipe {
 struct ProvenSchedule {
   Schedule schedule;
   FlowTable table;
-  // One per flow: room enough that no sender ever waits for it, where that is known, else enough that none waits for ever.
-  // Messages are handed over, not copied: what waits in a flow would wait in its sender otherwise.
+  // One per flow: room enough that no sender ever waits for it, where that is known, else enough that none waits for
+  // ever. Messages are handed over, not copied: what waits in a flow would wait in its sender otherwise.
   std::vector<int> capacities;
 };
 

@@ -22,7 +22,8 @@ const std::vector<ScheduleInfo>& schedule_registry();
 // Throws InvalidArgument for an unknown name, naming the nearest valid one.
 const ScheduleInfo& find_schedule(std::string_view name);
 
-// `chunks` 0 means the schedule's default. Throws InvalidArgument for an unknown name or a value the schedule cannot take.
+// `chunks` 0 means the schedule's default. Throws InvalidArgument for an unknown name or a value the schedule cannot
+// take.
 Schedule make_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks = 0);
 
 }  // namespace gpipe

@@ -54,9 +54,9 @@ struct Standstill {
 
 // Note [Token game]
 // ~~~~~~~~~~~~~~~~~
-// Each worker goes through its actions in order. For each one it takes a message from every input flow, starts, and then
-// puts a message into every output flow. Inputs are taken all at once, when all are there; outputs are put all at once,
-// when all have room. After its last action a worker takes the messages of its step inputs (tied gradients).
+// Each worker goes through its actions in order. For each one it takes a message from every input flow, starts, and
+// then puts a message into every output flow. Inputs are taken all at once, when all are there; outputs are put all at
+// once, when all have room. After its last action a worker takes the messages of its step inputs (tied gradients).
 //
 // Room is a token, too: a bounded flow starts with `capacity` slot tokens; putting a message uses one up, the receiver
 // gives one back as it starts. In a rendezvous there are none to start with: the receiver gives one as it arrives.

@@ -83,8 +83,8 @@ class Steps {
     }
   }
 
-  // Everything that the worker and its links do for the micro-batches that are not written, at once, if the worker comes
-  // to them with this step. See Note [Phases].
+  // Everything that the worker and its links do for the micro-batches that are not written, at once, if the worker
+  // comes to them with this step. See Note [Phases].
   void pass_over_phase(const LongSchedule::Step& step) {
     int& phase = phase_[step.worker];
     if (phase == static_cast<int>(schedule_.rounds.size())) return;

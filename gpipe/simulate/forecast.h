@@ -28,10 +28,10 @@ struct Forecast {
 // Note [Phases]
 // ~~~~~~~~~~~~~
 // In a phase, a worker does for each micro-batch what takes it p seconds. It ends the one with number m, counted from
-// the first of the phase, at the largest of "began + (m + 1) p" and, over all j up to m, "message j arrived + its share of p
-// + (m - j) p". If the arrivals are a convex sequence, so is that expression in j, and its largest value is at one of
-// its two ends; then the ends are the largest of two convex sequences, and convex again. The first arrivals are convex,
-// so all are. A link is a worker that does nothing but carry. So it is enough to know the first and the last
+// the first of the phase, at the largest of "began + (m + 1) p" and, over all j up to m, "message j arrived + its share
+// of p + (m - j) p". If the arrivals are a convex sequence, so is that expression in j, and its largest value is at one
+// of its two ends; then the ends are the largest of two convex sequences, and convex again. The first arrivals are
+// convex, so all are. A link is a worker that does nothing but carry. So it is enough to know the first and the last
 // micro-batch of those between which nothing is written: nothing has to be played for the ones between, and the result
 // is exact.
 //

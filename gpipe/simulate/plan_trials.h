@@ -42,7 +42,8 @@ class RecomputedSchedules {
 
 class PlanTrials {
  public:
-  // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist; `profile` and `options` outlive this.
+  // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist; `profile` and `options` outlive
+  // this.
   PlanTrials(const Profile& profile, const PlanOptions& options);
 
   // Empty if a worker would not fit.

@@ -254,8 +254,8 @@ std::vector<std::size_t> nearest_choices(const std::vector<Found>& all) {
   return nearest;
 }
 
-// Where stages that drop some of their layers are looked for: the partitions that were found, and those that are best if
-// memory is no matter or if it is just enough.
+// Where stages that drop some of their layers are looked for: the partitions that were found, and those that are best
+// if memory is no matter or if it is just enough.
 std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile, PlanOptions options,
                                                           const std::vector<Found>& all, std::size_t choice) {
   std::vector<std::vector<int>> partitions;

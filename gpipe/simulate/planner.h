@@ -1,5 +1,5 @@
-// The planner: tries micro-batches, schedules, recompute modes and partitions in the simulator, and takes the fastest step
-// that fits.
+// The planner: tries micro-batches, schedules, recompute modes and partitions in the simulator, and takes the fastest
+// step that fits.
 #pragma once
 
 #include <cstdint>
@@ -32,10 +32,11 @@ struct PlanSearch {
 //   num_micro_batches  1, 2, 4, ... up to mini_batch_samples, at most 4096
 //   schedule           1f1b, gpipe, and interleaved with 2 to 4 chunks where there are enough layers and it exists
 //   recompute          never, except-last, always, each for all stages; and per stage, the least that fits
-// Each of them is cut exactly, for the objective, and simulated; per stage, so that the slowest stage is the fastest. These
-// cuts are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over the
-// boundaries. So is the one cut if nothing is left to choose, unless the objective is another than the step. A stage that fits without recompute does not recompute: a step never gets faster by
-// doing more. With several stages a worker, it takes the modes that recompute the least seconds.
+// Each of them is cut exactly, for the objective, and simulated; per stage, so that the slowest stage is the fastest.
+// These cuts are then improved in the simulator: over all partitions if these are few, otherwise layer by layer over
+// the boundaries. So is the one cut if nothing is left to choose, unless the objective is another than the step. A
+// stage that fits without recompute does not recompute: a step never gets faster by doing more. With several stages a
+// worker, it takes the modes that recompute the least seconds.
 //
 // If recompute is left to choose and memory is limited, the four nearest choices of micro-batches and schedule are then
 // looked at for stages that drop some of their layers: see Note [Rematerialized stages]. The least simulated step wins;

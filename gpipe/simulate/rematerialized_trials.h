@@ -14,21 +14,21 @@
 namespace gpipe {
 
 // Note [Rematerialized stages]
-// Under a memory limit, each worker takes one of these for its stages; first the one that fits with the least seconds of
-// recompute:
+// Under a memory limit, each worker takes one of these for its stages; first the one that fits with the least seconds
+// of recompute:
 //   nothing is dropped
 //   some layers are dropped and run again in B, the fastest such runs for the micro-batches that are held at a time
 //   all layers are recomputed by R, for all micro-batches or for all but the last; nothing or some are dropped in R
-// R runs while B waits for its gradient, a run of layers within B does not: so every worker then tries the others in the
-// simulator. With several stages a worker, each gets an equal part of the limit for its runs; or they begin with the modes
-// that recompute the least, and each that recomputes drops layers instead as far as the others leave it room.
+// R runs while B waits for its gradient, a run of layers within B does not: so every worker then tries the others in
+// the simulator. With several stages a worker, each gets an equal part of the limit for its runs; or they begin with
+// the modes that recompute the least, and each that recomputes drops layers instead as far as the others leave it room.
 //
 // A stage that uses skips keeps all its layers or recomputes them all: its costs do not say who holds a skip. So do all
 // stages of a schedule that splits the backward.
 class RematerializedTrials {
  public:
-  // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist, and has a memory limit; `profile` has
-  // passed check_profile; both outlive this.
+  // REQUIRES: `options` names a schedule, its chunks and micro-batches that exist, and has a memory limit; `profile`
+  // has passed check_profile; both outlive this.
   RematerializedTrials(const Profile& profile, const PlanOptions& options);
 
   // With these layers per stage; empty if a worker does not fit, or if too many layers were looked at already.

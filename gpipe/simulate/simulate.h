@@ -10,7 +10,8 @@
 namespace gpipe {
 
 struct SimulateOptions {
-  // One per flow of make_flow_table(schedule, costs.routes), in its order; empty = unbounded. A full flow makes its sender wait.
+  // One per flow of make_flow_table(schedule, costs.routes), in its order; empty = unbounded. A full flow makes its
+  // sender wait.
   std::vector<int> capacities;
   bool critical_path = true;
 };

@@ -48,8 +48,8 @@ class JsonReader {
   std::string where_;
 };
 
-// Throws ParseError unless the tables are among `names`, each once, and no scalar beside them has such a name, nor any of
-// them a name of `top`.
+// Throws ParseError unless the tables are among `names`, each once, and no scalar beside them has such a name, nor any
+// of them a name of `top`.
 void check_json_tables(std::string_view text, const JsonTables& tables, const JsonForm& top,
                        const std::vector<std::string>& names);
 

@@ -21,9 +21,9 @@ detail::WireRecord to_record(const Fingerprint& fingerprint);
 // Throws InvalidArgument if it is none.
 Fingerprint read_fingerprint(const detail::WireRecord& record);
 
-// REQUIRES: at least one; by rank. Throws FingerprintError for the first rank that differs from rank 0, naming the first
-// entry that does, both values and both ranks. Where an entry is an agreed text, that text is the
-// name of the error.
+// REQUIRES: at least one; by rank. Throws FingerprintError for the first rank that differs from rank 0, naming the
+// first entry that does, both values and both ranks. Where an entry is an agreed text, that text is the name of the
+// error.
 void compare_fingerprints(const std::vector<Fingerprint>& of_rank);
 
 }  // namespace gpipe

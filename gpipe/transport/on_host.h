@@ -8,8 +8,8 @@
 
 namespace gpipe {
 
-// The tensor, or a copy of it on the CPU, whole when this returns: of what it is at the point `ready`, or, without one, after
-// what the thread has enqueued on its device.
+// The tensor, or a copy of it on the CPU, whole when this returns: of what it is at the point `ready`, or, without one,
+// after what the thread has enqueued on its device.
 at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready = nullptr);
 
 }  // namespace gpipe

@@ -27,8 +27,8 @@ class StageStream {
   // What is enqueued here from now on waits for that point, on whichever device of this kind it is. Null: does nothing.
   void wait(const std::shared_ptr<c10::Event>& point) const;
 
-  // Between this stream and the one that is current in the calling thread: what is enqueued here waits for what is there,
-  // and the other way round.
+  // Between this stream and the one that is current in the calling thread: what is enqueued here waits for what is
+  // there, and the other way round.
   void wait_for_caller() const;
   void make_caller_wait() const;
 

@@ -62,8 +62,8 @@ class WireRecord {
 // Thread-compatible.
 class WireReader {
  public:
-  // `refusal` says what the record would not be, such as "this is not a failure report". REQUIRES: the record outlives the
-  // reader.
+  // `refusal` says what the record would not be, such as "this is not a failure report". REQUIRES: the record outlives
+  // the reader.
   WireReader(const WireRecord& record, std::string refusal);
 
   bool has(const std::string& name) const;

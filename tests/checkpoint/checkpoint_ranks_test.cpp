@@ -1,5 +1,5 @@
-// Checkpoints of several ranks: what they have to agree on, and what is left if one of them fails. The ranks are threads with
-// connections of their own.
+// Checkpoints of several ranks: what they have to agree on, and what is left if one of them fails. The ranks are
+// threads with connections of their own.
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

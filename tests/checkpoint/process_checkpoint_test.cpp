@@ -1,4 +1,5 @@
-// Resume anywhere, over processes: what K processes or threads have saved goes on, bit for bit, on any other number of either.
+// Resume anywhere, over processes: what K processes or threads have saved goes on, bit for bit, on any other number of
+// either.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

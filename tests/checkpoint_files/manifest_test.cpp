@@ -1,4 +1,5 @@
-// A manifest comes back as it was; anything else is refused; a folder of checkpoints is read the same whatever lies in it.
+// A manifest comes back as it was; anything else is refused; a folder of checkpoints is read the same whatever lies in
+// it.
 #include "gpipe/checkpoint_files/manifest.h"
 
 #include <gmock/gmock.h>

@@ -91,7 +91,8 @@ TEST_F(BleuCommand, NamesBothCountsOfLinesThatDiffer) {
                  "standard input has 1 line, but reference '" + first_ + "' has 3 lines");
 }
 
-// As sacreBLEU reads a file: "\n" alone ends a line, the last one may lack it, and whitespace at the end counts for nothing.
+// As sacreBLEU reads a file: "\n" alone ends a line, the last one may lack it, and whitespace at the end counts for
+// nothing.
 TEST_F(BleuCommand, ReadsLinesHoweverTheyEnd) {
   EXPECT_NEAR(score("a b c d\r\ne f g h", "a b c d\ne f g h\n"), 100, 1e-9);
   EXPECT_NEAR(score("a b\rc d\u2028e\n\n", "a b c d e\n\n"), 100, 1e-9);

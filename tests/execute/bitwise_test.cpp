@@ -98,7 +98,8 @@ TEST_P(FullBatchTest, WithDropoutBySampleThePipelineTrainsAsTheFullBatchDoes) {
         model, 13, PipelineOptions(3).num_micro_batches(num_micro_batches).recompute(Recompute::kAlways));
     for (const auto& [name, tensor] : whole.tensors) {
       at::Tensor difference = (split.tensors.at(name) - tensor).detach().abs();
-      // The attention does not depend on the bias of its keys, the middle third: its gradient is rounding, which Adam blows up.
+      // The attention does not depend on the bias of its keys, the middle third: its gradient is rounding, which Adam
+      // blows up.
       if (name.find("in_proj_bias") != std::string::npos) difference.chunk(3)[1].zero_();
       EXPECT_LT(difference.max().item<double>(), 1e-5) << name;
     }

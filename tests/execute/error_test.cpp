@@ -1,4 +1,5 @@
-// A throw anywhere: one error with its coordinates reaches the caller, nothing hangs, and the next step is as good as new.
+// A throw anywhere: one error with its coordinates reaches the caller, nothing hangs, and the next step is as good as
+// new.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -184,7 +184,8 @@ TEST_F(HiddenState, ARecomputeNeverReadsWhatALaterStageHasWrittenOn) {
   const auto options = PipelineOptions(3).num_micro_batches(4).balance({1, 1, 1}).recompute(Recompute::kAlways);
   PlainChain plain(make(), options);
   plain.train_step({input}, {target}, squared_error());
-  // A recompute does not wait for the later stage: it may come before the write, and is right, or after it, and says so.
+  // A recompute does not wait for the later stage: it may come before the write, and is right, or after it, and says
+  // so.
   for (int repeat = 0; repeat < 20; ++repeat) {
     Pipeline pipeline(make(), options);
     try {

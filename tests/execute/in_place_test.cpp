@@ -1,4 +1,5 @@
-// Layers that write on their input. A stage's input is also the previous stage's output, and what a recompute starts from.
+// Layers that write on their input. A stage's input is also the previous stage's output, and what a recompute starts
+// from.
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
@@ -25,8 +26,8 @@ Problem make_problem(std::function<LayerChain()> make) {
 }
 
 TEST(InPlace, AStageMayReadWhatTheNextStageWritesOn) {
-  // tanh keeps its output for the backward; so the next stage must not write on it before that. The plain run refuses this,
-  // and so the pipeline may refuse it or keep a copy, but never give other gradients.
+  // tanh keeps its output for the backward; so the next stage must not write on it before that. The plain run refuses
+  // this, and so the pipeline may refuse it or keep a copy, but never give other gradients.
   const auto make = [] {
     return LayerChain()
         .add<Linear>("0", 4, 4)

@@ -156,8 +156,8 @@ TEST(PredictedPeak, OfUnequalLayersIsWithinThreePercent) {
   expect_ratios(example, cases(example.chain.size()), 0.97, 1.03);
 }
 
-// It may be too high: the input of a run counts with the run and with its first layer, and a layer's forward as much as its
-// backward. For unequal layers that is a lot.
+// It may be too high: the input of a run counts with the run and with its first layer, and a layer's forward as much as
+// its backward. For unequal layers that is a lot.
 TEST(PredictedPeak, OfRematerializedStagesIsNotTooLow) {
   const Example equal = transformer();
   expect_ratios(equal, rematerialized_cases(equal.chain.size()), 0.97, 1.12);

@@ -169,8 +169,8 @@ inline std::vector<std::vector<Rematerialization>> tried_rematerializations(cons
   return tried;
 }
 
-// Expects the bits of the plain run, gradients accumulated over the steps, for every number of stages, recompute mode and
-// some rematerializations.
+// Expects the bits of the plain run, gradients accumulated over the steps, for every number of stages, recompute mode
+// and some rematerializations.
 inline void expect_transparent(const Problem& problem) {
   at::set_num_threads(1);  // as the stages have
   const int num_layers = problem.make().size();

@@ -136,7 +136,8 @@ TEST(PlanTest, AutoLeavesRoomForTheLoss) {
 }
 
 TEST(PlanTest, WithoutABalanceALimitThatCanBeKeptIsKept) {
-  // The tables at the front are large and take no time: cut by time alone, all of them are on the first stage, with more.
+  // The tables at the front are large and take no time: cut by time alone, all of them are on the first stage, with
+  // more.
   LayerChain chain;
   chain.add<torch::nn::Embedding>("table", 20000, 64);
   for (int layer = 0; layer < 7; ++layer) chain.add<test::FeedForwardBlock>("block" + std::to_string(layer), 64, 0.0);
@@ -218,7 +219,8 @@ TEST(ProfileOnMetaTest, HasTheBytesOfTheCpuAndSecondsFromOperations) {
                 static_cast<double>(*on_cpu.layers[layer].backward_working_bytes), 1024)
         << on_cpu.layers[layer].name;
   }
-  // The head: a product of [16 * 5, 8] and [8, 11] at 1e9 operations a second, two an element and one more for the bias.
+  // The head: a product of [16 * 5, 8] and [8, 11] at 1e9 operations a second, two an element and one more for the
+  // bias.
   EXPECT_NEAR(on_meta.layers.back().forward_seconds * 1e9, 16 * 5 * 11 * (2 * 8), 16 * 5 * 11 * 2);
 }
 

@@ -20,8 +20,8 @@ namespace {
 
 using Work = std::function<void(const std::shared_ptr<Peers>& peers)>;
 
-// Autograd has a thread of its own for each device, in which this one's operations run on the CPU: with as many threads as a
-// stage has.
+// Autograd has a thread of its own for each device, in which this one's operations run on the CPU: with as many threads
+// as a stage has.
 class ProcessDevices : public ::testing::Test {
  protected:
   ProcessDevices() { at::set_num_threads(1); }

@@ -40,7 +40,8 @@ struct SlowImpl : torch::nn::Module {
 };
 TORCH_MODULE(Slow);
 
-// Trains without an end; says what ends it, and leaves with 3 if it was another rank, with 4 if it was an error of its own.
+// Trains without an end; says what ends it, and leaves with 3 if it was another rank, with 4 if it was an error of its
+// own.
 void train_forever(int throw_at) {
   const int num_stages = read_world().num_stages();
   LayerChain chain;

@@ -1,5 +1,5 @@
-// A pipeline whose stages are on several ranks: what each of them gives and gets, and what they have to agree on. Most ranks
-// here are threads with connections of their own, which saves the start of processes.
+// A pipeline whose stages are on several ranks: what each of them gives and gets, and what they have to agree on. Most
+// ranks here are threads with connections of their own, which saves the start of processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

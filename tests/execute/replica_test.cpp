@@ -1,5 +1,5 @@
-// Replicas x stages: what replicas of a pipeline do together, against plain libtorch. The ranks are threads with connections of
-// their own, which saves the start of processes.
+// Replicas x stages: what replicas of a pipeline do together, against plain libtorch. The ranks are threads with
+// connections of their own, which saves the start of processes.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -80,7 +80,8 @@ struct Shape {
 
 class ReplicaBitwiseTest : public ::testing::TestWithParam<std::string> {};
 
-// The number of stages, the schedule and the recompute mode change nothing; parameters, buffers and losses are the same on all.
+// The number of stages, the schedule and the recompute mode change nothing; parameters, buffers and losses are the same
+// on all.
 TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
   const std::int64_t num_samples = 11;  // shares of 6 and 5, and of 4, 4 and 3
   for (const Shape& shape :

@@ -133,8 +133,8 @@ TEST(StageMemory, ReturnsToParametersAndGradientsAfterEachOfAThousandSteps) {
   }
 }
 
-// Note [Formula of the peak]: parameters and gradients, the inputs of all micro-batches of the schedule, and the working set
-// of one micro-batch, which a step of one micro-batch has by itself.
+// Note [Formula of the peak]: parameters and gradients, the inputs of all micro-batches of the schedule, and the
+// working set of one micro-batch, which a step of one micro-batch has by itself.
 TEST(StageMemory, WithRecomputeAStageKeepsOnlyItsInputs) {
   constexpr int kRows = 4;
   const auto peaks = [](int num_micro_batches, Recompute recompute) {

@@ -1,4 +1,5 @@
-// Small models of the four kinds the pipeline is held to, each of at least 16 layers so that eight workers have two stages.
+// Small models of the four kinds the pipeline is held to, each of at least 16 layers so that eight workers have two
+// stages.
 #pragma once
 
 #include <torch/torch.h>
@@ -118,7 +119,8 @@ inline TestModel cnn() {
   return model;
 }
 
-// With `by_sample`, dropout stands between the blocks: inside the attention, the samples are no longer the first dimension.
+// With `by_sample`, dropout stands between the blocks: inside the attention, the samples are no longer the first
+// dimension.
 inline TestModel transformer(bool by_sample = false) {
   const double p = by_sample ? 0 : 0.1;
   TestModel model{"transformer",

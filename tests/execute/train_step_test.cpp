@@ -1,4 +1,5 @@
-// What a training step does besides its bits: losses, batches of any size, several pipelines, frozen parts, input gradients.
+// What a training step does besides its bits: losses, batches of any size, several pipelines, frozen parts, input
+// gradients.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

@@ -39,9 +39,9 @@ inline std::unique_ptr<torch::optim::Optimizer> adam(const Tensors& parameters) 
   return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
 }
 
-// Plain gradient accumulation in this thread. Knows nothing of stages: it runs the chain's layers one after the other, and
-// for a tied weight it adds up the gradients of its layers at the end of the step. The gradients of replicas, which have shares of
-// the samples, are added up in order.
+// Plain gradient accumulation in this thread. Knows nothing of stages: it runs the chain's layers one after the other,
+// and for a tied weight it adds up the gradients of its layers at the end of the step. The gradients of replicas, which
+// have shares of the samples, are added up in order.
 inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, int num_micro_batches = kNumMicroBatches,
                              int num_replicas = 1) {
   std::vector<Layer> layers;

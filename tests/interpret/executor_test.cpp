@@ -1,5 +1,5 @@
-// The interpreter, the workers and the channels, with a stand-in stage that uses no torch. Built with the thread sanitizer
-// by `make tsan`.
+// The interpreter, the workers and the channels, with a stand-in stage that uses no torch. Built with the thread
+// sanitizer by `make tsan`.
 #include "gpipe/interpret/executor.h"
 
 #include <gmock/gmock.h>

@@ -1,5 +1,6 @@
-// What launchers really set, as `env` printed it in one of their processes, and the world that follows from it. Slurm 22.05.8 with
-// two nodes, alpha and beta; MPICH 4.0.2; Open MPI 4.1.4; all of Debian 12. Variables that say nothing about the world are left out.
+// What launchers really set, as `env` printed it in one of their processes, and the world that follows from it. Slurm
+// 22.05.8 with two nodes, alpha and beta; MPICH 4.0.2; Open MPI 4.1.4; all of Debian 12. Variables that say nothing
+// about the world are left out.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -152,7 +153,8 @@ SLURM_TASKS_PER_NODE=2,1
                {Launcher::kSlurm, 1, 3, 1, 2, "alpha"});
 }
 
-// salloc --nodes=2 --ntasks=4: a shell where it was typed, and one on the first node (LaunchParameters=use_interactive_step).
+// salloc --nodes=2 --ntasks=4: a shell where it was typed, and one on the first node
+// (LaunchParameters=use_interactive_step).
 TEST(LauncherVariables, OfTheShellsOfSalloc) {
   const std::string shell = R"(SLURM_JOBID=2
 SLURM_JOB_CPUS_PER_NODE=3,1

@@ -420,8 +420,8 @@ TEST(TransferTest, OfOneStorageByManyThreadsBooksItOnExactlyOneAccount) {
   for (const auto& account : accounts) EXPECT_EQ(account->live_bytes(), 0);
 }
 
-// Each thread allocates on the account of its own and on a shared one with a limit, passes tensors around and frees those
-// of the others.
+// Each thread allocates on the account of its own and on a shared one with a limit, passes tensors around and frees
+// those of the others.
 TEST(MemoryAccountTest, IsExactWithFourThreadsAtIt) {
   constexpr int kThreads = 4;
   constexpr std::int64_t kLimit = 200'000;

@@ -159,7 +159,8 @@ TEST(SkipTest, TheGradientsOfAStashedTensorAddUpInTheSameOrderHoweverItIsSplit) 
   }
 }
 
-// Between two layers of the same skip; throws in the micro-batch it is told to, in the forward, the recompute or the backward.
+// Between two layers of the same skip; throws in the micro-batch it is told to, in the forward, the recompute or the
+// backward.
 enum class Where { kNowhere, kForward, kRecompute, kBackward };
 struct Sabotage {
   int layer = -1;

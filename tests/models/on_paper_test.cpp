@@ -1,4 +1,5 @@
-// Every model on Meta tensors, layer by layer: the shapes, bytes and FLOPs of the same run on the CPU, without its memory.
+// Every model on Meta tensors, layer by layer: the shapes, bytes and FLOPs of the same run on the CPU, without its
+// memory.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 #include <gtest/gtest.h>

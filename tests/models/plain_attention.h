@@ -1,4 +1,5 @@
-// Attention and its neighbours once more, sentence by sentence and head by head: what the Transformers are held against.
+// Attention and its neighbours once more, sentence by sentence and head by head: what the Transformers are held
+// against.
 #pragma once
 
 #include <cmath>

@@ -1,5 +1,5 @@
-// A file system that fails at a chosen call, and then, if it is to, is dead: as a process that was killed, or a machine that
-// lost its power.
+// A file system that fails at a chosen call, and then, if it is to, is dead: as a process that was killed, or a machine
+// that lost its power.
 #pragma once
 
 #include <filesystem>

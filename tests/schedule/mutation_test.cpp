@@ -133,8 +133,8 @@ void check(const Schedule& mutant, Tally& tally) {
   EXPECT_EQ(num_spans, static_cast<std::size_t>(mutant.num_actions()));
 }
 
-// Mutants are made as a file would be: the counts and the placement follow from the actions. A negative number cannot be
-// written in a file.
+// Mutants are made as a file would be: the counts and the placement follow from the actions. A negative number cannot
+// be written in a file.
 void check(std::vector<std::vector<Action>> workers, Tally& tally) {
   for (const auto& actions : workers) {
     for (const Action& action : actions) {

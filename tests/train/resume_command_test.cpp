@@ -1,4 +1,5 @@
-// What gpipe train makes of a folder of checkpoints that is damaged, cannot be read or is to be replaced, and of signals.
+// What gpipe train makes of a folder of checkpoints that is damaged, cannot be read or is to be replaced, and of
+// signals.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

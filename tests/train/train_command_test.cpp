@@ -86,7 +86,8 @@ std::vector<float> weights_in(const std::string& path) {
   return values;
 }
 
-// How another program would write weights: with its own metadata or none, a prefix, without the counters of batch norms.
+// How another program would write weights: with its own metadata or none, a prefix, without the counters of batch
+// norms.
 struct Foreign {
   nlohmann::json metadata = nullptr;
   std::string prefix;

@@ -1,4 +1,5 @@
-// gpipe train under gpipe launch, interrupted: what it saves, and that it goes on with the same bits, also after kill -9.
+// gpipe train under gpipe launch, interrupted: what it saves, and that it goes on with the same bits, also after kill
+// -9.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 // A device for tests, with memory in host RAM, so that what is on a device can be tested without one.
 //
-// Its bytes are not those of the values: who reads them by way of data_ptr(), as if they were on the host, reads nonsense. Only
-// copies between it and the CPU translate. Every operation runs on the CPU, on such copies.
+// Its bytes are not those of the values: who reads them by way of data_ptr(), as if they were on the host, reads
+// nonsense. Only copies between it and the CPU translate. Every operation runs on the CPU, on such copies.
 #pragma once
 
 #include <ATen/InferSize.h>
@@ -19,13 +19,15 @@
 
 namespace gpipe::test {
 
-// libtorch lets modules be moved to a few types of devices only. This is one of them, which Debian's libtorch has no code for.
+// libtorch lets modules be moved to a few types of devices only. This is one of them, which Debian's libtorch has no
+// code for.
 inline constexpr c10::DeviceType kHostDevice = c10::DeviceType::XPU;
 inline constexpr c10::DeviceIndex kNumHostDevices = 2;
 
 namespace host_device {
 
-// Everything has happened when a call returns, so that streams have nothing to do; which of them had to wait is written down.
+// Everything has happened when a call returns, so that streams have nothing to do; which of them had to wait is written
+// down.
 struct Guard final : c10::impl::DeviceGuardImplInterface {
   Guard() = default;
   explicit Guard(c10::DeviceType /*type*/) {}

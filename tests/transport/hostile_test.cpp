@@ -19,8 +19,8 @@
 namespace gpipe {
 namespace {
 
-// One connection that says something a rank would not say: random bytes, too few, far too many, a hello with a wrong proof,
-// or nothing at all. It is kept open.
+// One connection that says something a rank would not say: random bytes, too few, far too many, a hello with a wrong
+// proof, or nothing at all. It is kept open.
 FileDescriptor bother(int port, std::mt19937& random) {
   FileDescriptor connection = connect_to("127.0.0.1", port, deadline_in(0.2));
   if (!connection.is_open()) return connection;

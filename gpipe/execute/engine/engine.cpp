@@ -149,7 +149,8 @@ void Engine::copy_first_replica() {
 Engine::~Engine() {
   if (model_ != nullptr) model_->untie();
   if (!calls_.process().is_here()) {
-    // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they are.
+    // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they
+    // are.
     static_cast<void>(runner_.release());
     static_cast<void>(split_.release());
     static_cast<void>(group_.release());

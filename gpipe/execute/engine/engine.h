@@ -26,8 +26,8 @@ namespace gpipe::detail {
 // Thread-compatible.
 class Engine {
  public:
-  // `face` gets the layers as its children. Throws as PipelineImpl does. REQUIRES: `face` and `options`, which are checked,
-  // outlive it.
+  // `face` gets the layers as its children. Throws as PipelineImpl does. REQUIRES: `face` and `options`, which are
+  // checked, outlive it.
   Engine(torch::nn::Module& face, const LayerChain& chain, const PipelineOptions& options);
   // As leave does, unless an error is on its way. In a forked process, leaves alone what only its parent can end.
   ~Engine();
@@ -55,7 +55,8 @@ class Engine {
   // Cuts the inputs, and the targets if there are any, into micro-batches, and finds out whether all ranks do the same.
   MiniBatch make_batch(StepCall call, const Tensors& inputs, const Tensors* targets,
                        std::vector<MicroBatch>* target_batches);
-  // An assembly for a step of that kind on that batch. The first one makes the cut, if it is left open, and looks for skips.
+  // An assembly for a step of that kind on that batch. The first one makes the cut, if it is left open, and looks for
+  // skips.
   std::unique_ptr<Runner::Lease> lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
                                        const CallerState& caller);
 

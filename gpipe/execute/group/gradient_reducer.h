@@ -22,10 +22,10 @@ class Replicas;
 
 // Note [Gradients of all replicas]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A gradient is final when the last backward of its stage has accumulated it: a hook behind the accumulation says so. Final
-// gradients are put into buckets, in the reverse order of the layers, and a thread adds up one bucket after the other. The
-// first backward only finds out which gradients are accumulated exactly once in that last backward; all others, and
-// those of tied weights, are final at its end only.
+// A gradient is final when the last backward of its stage has accumulated it: a hook behind the accumulation says so.
+// Final gradients are put into buckets, in the reverse order of the layers, and a thread adds up one bucket after the
+// other. The first backward only finds out which gradients are accumulated exactly once in that last backward; all
+// others, and those of tied weights, are final at its end only.
 //
 // What the parameters had before counts once: the first replica keeps it, the others set theirs to zero.
 //

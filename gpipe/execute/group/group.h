@@ -29,16 +29,16 @@ struct FlowTensors {
   int routed = 8;  // skips and ties
 };
 
-// What a rank does outside its own stages is done by all ranks, in the same order: they make the same calls. In a world of
-// one there is nobody to tell anything, and every call returns at once.
+// What a rank does outside its own stages is done by all ranks, in the same order: they make the same calls. In a world
+// of one there is nobody to tell anything, and every call returns at once.
 //
 // Unless a call says otherwise, an error in it ends this rank's part in the world: it throws as the ends of a flow do.
 //
 // Thread-compatible.
 class Group {
  public:
-  // Those that `peers` connects. Null: those of the process, which the first pipeline connects and the last one leaves; the
-  // world is read from the environment. Throws as read_world and `connect` do.
+  // Those that `peers` connects. Null: those of the process, which the first pipeline connects and the last one leaves;
+  // the world is read from the environment. Throws as read_world and `connect` do.
   static std::unique_ptr<Group> find(std::shared_ptr<Peers> peers);
 
   virtual ~Group() = default;
@@ -53,13 +53,14 @@ class Group {
   // Which host the rank is on, for an error.
   virtual std::string host_of(int rank) const = 0;
 
-  // Runs `make`, which gets a fingerprint to fill with what all ranks must have in common, or null if nobody compares it.
-  // Throws what `make` throws; FingerprintError, on all ranks, for the first difference.
+  // Runs `make`, which gets a fingerprint to fill with what all ranks must have in common, or null if nobody compares
+  // it. Throws what `make` throws; FingerprintError, on all ranks, for the first difference.
   virtual void begin(const std::function<void(Fingerprint*)>& make) = 0;
   // Throws FingerprintError, on all ranks, unless all give the same.
   virtual void compare(const Fingerprint& fingerprint) = 0;
-  // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes back by
-  // rank in `given`. The result is by replica. Nothing has ended if it throws InvalidArgument or FingerprintError.
+  // Completes the call by `prepare`, and finds out whether all ranks do the same. What the ranks give with it comes
+  // back by rank in `given`. The result is by replica. Nothing has ended if it throws InvalidArgument or
+  // FingerprintError.
   virtual std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
                                       std::vector<WireRecord>* given = nullptr) = 0;
 
@@ -70,8 +71,8 @@ class Group {
   // What the rank of that worker gives, to all ranks of its replica, where it comes to the CPU.
   virtual Tensors broadcast(int worker, Tensors tensors) = 0;
   virtual WireRecord broadcast(int worker, WireRecord record) = 0;
-  // Completes the result of a step by what other ranks have of it. Gives the last stages' reason for the step not to count;
-  // empty: it does.
+  // Completes the result of a step by what other ranks have of it. Gives the last stages' reason for the step not to
+  // count; empty: it does.
   virtual std::string complete(StepResult& result, const StepReport& own, int last_worker) = 0;
 
   // What each replica gives, by replica, to those that run the same stages.

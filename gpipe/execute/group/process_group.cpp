@@ -25,8 +25,8 @@ namespace gpipe {
 namespace detail {
 namespace {
 
-// Those of this process, as long as a pipeline uses them: when the last one goes, all connections and threads go with it, and
-// none is left for the end of the program.
+// Those of this process, as long as a pipeline uses them: when the last one goes, all connections and threads go with
+// it, and none is left for the end of the program.
 std::shared_ptr<Peers> process_peers() {
   static std::mutex mutex;
   static std::weak_ptr<Peers> known;

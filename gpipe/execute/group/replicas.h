@@ -29,8 +29,9 @@ class Replicas {
   // The values that the first replica has, for all. The tensors are the same everywhere but for their values.
   void copy_first(const Tensors& tensors);
 
-  // Puts the sum over all replicas into `vector`, which is one-dimensional and contiguous. Each element is added up in the
-  // order of the replicas, so that the bits do not depend on what a vector is made of: every replica adds up a part of it.
+  // Puts the sum over all replicas into `vector`, which is one-dimensional and contiguous. Each element is added up in
+  // the order of the replicas, so that the bits do not depend on what a vector is made of: every replica adds up a part
+  // of it.
   void add_up(at::Tensor& vector);
 
   // Makes every wait, now and later, throw CancelledError. Thread-safe.

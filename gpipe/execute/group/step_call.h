@@ -31,10 +31,10 @@ detail::WireRecord to_record(const StepCall& call);
 // more.
 StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest = nullptr);
 
-// By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by replica; `idle`
-// are those that all of its ranks have. Throws FingerprintError, which names both ranks and both values, if they are about to do
-// different things, and InvalidArgument if one refuses, or if the targets have another number of rows than the inputs.
-// Replicas may have different numbers of rows.
+// By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by
+// replica; `idle` are those that all of its ranks have. Throws FingerprintError, which names both ranks and both
+// values, if they are about to do different things, and InvalidArgument if one refuses, or if the targets have another
+// number of rows than the inputs. Replicas may have different numbers of rows.
 std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num_replicas = 1);
 
 }  // namespace gpipe

@@ -91,7 +91,8 @@ std::vector<StageParts> make_stage_parts(const Assembly::Parts& parts, const Pro
   return stages;
 }
 
-// Orders the work of the stages on their devices between what the caller has enqueued there before and will enqueue after.
+// Orders the work of the stages on their devices between what the caller has enqueued there before and will enqueue
+// after.
 class CallerOrder {
  public:
   explicit CallerOrder(const std::vector<Stage*>& stages) : stages_(stages) {

@@ -11,13 +11,13 @@
 
 namespace gpipe::detail {
 
-// Runs the layers one after the other on the first worker, with the loss if there is one that goes well. Throws ActionError
-// for what a layer throws, and SkipError. REQUIRES: this process has all layers.
+// Runs the layers one after the other on the first worker, with the loss if there is one that goes well. Throws
+// ActionError for what a layer throws, and SkipError. REQUIRES: this process has all layers.
 Profile measure_layers(const Model& model, const PipelineOptions& options, Workers& workers, const MicroBatch& sample,
                        const StageLoss& loss);
 
-// Fills in the layers of each stage and, if the options leave that open, what each stage drops, from the cut's profile. Throws
-// InfeasibleError if nothing fits the memory limit and everything is left open.
+// Fills in the layers of each stage and, if the options leave that open, what each stage drops, from the cut's profile.
+// Throws InfeasibleError if nothing fits the memory limit and everything is left open.
 void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options);
 
 }  // namespace gpipe::detail

@@ -69,8 +69,8 @@ class Runner {
   bool is_prepared(const StepKind& kind) const { return pools_.count(kind) != 0; }
   void prepare(const StepKind& kind, const Cut& cut);
 
-  // An idle assembly or a new one. In a world of several, all ranks take the same: one of those with the numbers `idle`,
-  // which none of them holds for a backward to come. Throws ScheduleError. REQUIRES: the kind is prepared.
+  // An idle assembly or a new one. In a world of several, all ranks take the same: one of those with the numbers
+  // `idle`, which none of them holds for a backward to come. Throws ScheduleError. REQUIRES: the kind is prepared.
   std::unique_ptr<Lease> lease(const StepKind& kind, const Assembly::Parts& parts, const std::vector<int>& idle);
   // The numbers of the assemblies that are not in use.
   std::vector<int> idle() const;

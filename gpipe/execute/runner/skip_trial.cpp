@@ -22,7 +22,8 @@
 namespace gpipe::detail {
 namespace {
 
-// Of a message between two stages: the tensors that go from layer to layer, and those that are stashed and not popped yet.
+// Of a message between two stages: the tensors that go from layer to layer, and those that are stashed and not popped
+// yet.
 constexpr int kMostTensors = 1024;
 
 // What goes from a stage to the next.

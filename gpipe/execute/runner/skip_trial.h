@@ -12,9 +12,9 @@
 
 namespace gpipe::detail {
 
-// Called by all ranks. Each stage runs on its own worker and device, under the options' watchdog. `sample` counts where the
-// first stage is. The layers are left as they were. Throws ActionError for what a layer throws; SkipError, on all ranks, for
-// skips that do not fit together.
+// Called by all ranks. Each stage runs on its own worker and device, under the options' watchdog. `sample` counts where
+// the first stage is. The layers are left as they were. Throws ActionError for what a layer throws; SkipError, on all
+// ranks, for skips that do not fit together.
 std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const PipelineOptions& options, Workers& workers,
                                     const CallerState& caller, const MicroBatch& sample);
 

@@ -21,8 +21,8 @@ class Split {
   // REQUIRES: `cut` is made, and all of them outlive it.
   Split(const Model& model, const Cut& cut, const PipelineOptions& options, Group& group);
 
-  // Puts the layers on the devices and on the accounts of their stages. May be called again, when parameters may have got
-  // other memory. Throws InvalidArgument if a weight is tied over two devices.
+  // Puts the layers on the devices and on the accounts of their stages. May be called again, when parameters may have
+  // got other memory. Throws InvalidArgument if a weight is tied over two devices.
   void place_layers();
 
   bool runs_stage(int stage) const;

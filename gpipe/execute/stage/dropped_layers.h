@@ -32,12 +32,13 @@ class DroppedLayers {
     std::vector<std::int64_t> versions;
     Tensors buffers;
   };
-  // Gets tensors without history, which are its own; their memory is not. Leaves no graph alive that it does not want to.
+  // Gets tensors without history, which are its own; their memory is not. Leaves no graph alive that it does not want
+  // to.
   using Run = std::function<Crossing(Crossing entries)>;
 
   Crossing forward(Crossing entries, const Run& run, SecondForward& second);
-  // On the inputs and buffers that the first forward saw; the buffers are then as they were before. Throws InvalidArgument
-  // if an input is not what it was.
+  // On the inputs and buffers that the first forward saw; the buffers are then as they were before. Throws
+  // InvalidArgument if an input is not what it was.
   void again(SecondForward second, const Run& run) const;
 
  private:

@@ -18,9 +18,10 @@ at::Tensor copy_of(const at::Tensor& tensor);
 
 // Note [Inputs changed in place]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// A recompute needs its inputs as they were, but a stage, or a run of layers in it, that begins with, say, ReLU(inplace)
-// changes them. Which ones it changes is learnt from its very first forward, which works with copies at hand; from then on
-// only those are copied. Forwards that are not recomputed change their inputs as they would in a plain model.
+// A recompute needs its inputs as they were, but a stage, or a run of layers in it, that begins with, say,
+// ReLU(inplace) changes them. Which ones it changes is learnt from its very first forward, which works with copies at
+// hand; from then on only those are copied. Forwards that are not recomputed change their inputs as they would in a
+// plain model.
 //
 // Confined to its worker.
 class InputKeeper {
@@ -37,12 +38,12 @@ class InputKeeper {
   };
   // Before a forward.
   Before copy(const Tensors& inputs) const;
-  // After it: puts copies in the place of inputs that were changed, and tells which. Throws InvalidArgument for a change
-  // that was not to be expected.
+  // After it: puts copies in the place of inputs that were changed, and tells which. Throws InvalidArgument for a
+  // change that was not to be expected.
   std::vector<bool> put_back(Tensors& inputs, Before before);
 
-  // Throws InvalidArgument if others have changed the inputs since they had these versions: a layer can pass its input on,
-  // so that it is in the hands of later ones, too.
+  // Throws InvalidArgument if others have changed the inputs since they had these versions: a layer can pass its input
+  // on, so that it is in the hands of later ones, too.
   void check_unchanged(const Tensors& inputs, const std::vector<std::int64_t>& versions) const;
 
  private:

@@ -10,8 +10,8 @@
 
 namespace gpipe {
 
-// What crosses a cut between two layers: the tensors that go from one to the next, then those that were stashed before the
-// cut and are popped behind it.
+// What crosses a cut between two layers: the tensors that go from one to the next, then those that were stashed before
+// the cut and are popped behind it.
 struct Crossing {
   Tensors tensors;
   std::vector<bool> requires_grad;

@@ -11,7 +11,8 @@
 namespace gpipe {
 namespace {
 
-// What is under way between two pieces: the tensors that go from layer to layer, and what is stashed until it is popped.
+// What is under way between two pieces: the tensors that go from layer to layer, and what is stashed until it is
+// popped.
 class UnderWay {
  public:
   // `names` are those of the stashed ones.

@@ -17,8 +17,8 @@ namespace gpipe {
 
 // Note [Rematerialization in ranges]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
-// The stage is cut into ranges of layers, between which the graph is cut as it is between stages: the bits are the same for the same
-// reasons. For five layers and "1-3{1-2}", where [ ] has a graph that stays and ( ) one that goes at once:
+// The stage is cut into ranges of layers, between which the graph is cut as it is between stages: the bits are the same
+// for the same reasons. For five layers and "1-3{1-2}", where [ ] has a graph that stays and ( ) one that goes at once:
 //
 //     forward    [0] (1) (2) (3) [4]     keeps the input of 1
 //     backward   4, then 1-3 again:
@@ -33,8 +33,8 @@ namespace gpipe {
 // Confined to its worker.
 class RematerializedLayers {
  public:
-  // `whole` is all of the stage, `skips` are those of the whole model. Throws InvalidArgument if the runs are not of these
-  // layers, or if two layers share a parameter.
+  // `whole` is all of the stage, `skips` are those of the whole model. Throws InvalidArgument if the runs are not of
+  // these layers, or if two layers share a parameter.
   RematerializedLayers(const std::vector<ChainLayer>& layers, const std::vector<SkipProfile>& skips,
                        const LayerRange& whole, const Rematerialization& rematerialization);
   ~RematerializedLayers();
@@ -75,7 +75,8 @@ class RematerializedLayers {
   std::vector<Part> parts_;
 };
 
-// The gradients of such a parameter are added up in the order of its uses within a graph: ranges would change that order.
+// The gradients of such a parameter are added up in the order of its uses within a graph: ranges would change that
+// order.
 bool share_a_parameter(const std::vector<ChainLayer>& layers);
 
 }  // namespace gpipe

@@ -14,8 +14,8 @@
 namespace gpipe {
 namespace {
 
-// The slices of a batch count their changes together; then a first layer that works in place seems to change what the graphs
-// of other micro-batches have saved. These count by themselves.
+// The slices of a batch count their changes together; then a first layer that works in place seems to change what the
+// graphs of other micro-batches have saved. These count by themselves.
 Tensors with_own_versions(const Tensors& tensors) {
   Tensors result;
   for (const at::Tensor& tensor : tensors) result.push_back(tensor.defined() ? tensor.variable_data() : tensor);

@@ -39,8 +39,8 @@ class StageLayers {
   Crossing forward(int micro_batch, Crossing entries);
   // The graph stays for the backward.
   Crossing forward_with_graph(int micro_batch, Crossing entries, Graph& graph);
-  // The graph goes at once, and `recompute` makes it again from the entries. It is made for all that: it tells which outputs
-  // need a gradient, and the recompute will need the same memory.
+  // The graph goes at once, and `recompute` makes it again from the entries. It is made for all that: it tells which
+  // outputs need a gradient, and the recompute will need the same memory.
   Crossing forward_dropped(int micro_batch, Crossing entries, Graph& graph);
   void recompute(int micro_batch, Graph& graph);
   // From the gradients of what left to those of what entered; adds to the gradients of the parameters.

@@ -119,8 +119,8 @@ struct Call {
   std::vector<std::optional<c10::Device>> devices;  // where the outputs belong; nothing for one that is not there
 };
 
-// Autograd sees outputs on the CPU only, so that it calls the backward in the thread that asked for it. For a gradient on another
-// device it would take that device's own thread, which the stages' backwards need.
+// Autograd sees outputs on the CPU only, so that it calls the backward in the thread that asked for it. For a gradient
+// on another device it would take that device's own thread, which the stages' backwards need.
 struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // `phony` requires a gradient, so that the outputs do even if no input does.
   // Undefined inputs and outputs are left out, which autograd could not wrap.

@@ -19,8 +19,8 @@
 namespace gpipe::detail {
 
 // Begins in the constructor, which takes the next step number in training and an assembly; commits when a forward, or a
-// whole step, has run; and rolls back when that fails: buffers, step number and listeners are then as before, and so are
-// gradients if the loss has weights or is checked.
+// whole step, has run; and rolls back when that fails: buffers, step number and listeners are then as before, and so
+// are gradients if the loss has weights or is checked.
 //
 // Several may be in flight at a time (a forward before the backward of another), but only one runs at a time.
 class Step {
@@ -47,8 +47,8 @@ class Step {
   // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the
   // backward, where there is no loss, the gradients of the outputs.
   Stage* last() const { return assembly().last(); }
-  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all ranks:
-  // where the first stage is, on the devices of the inputs, elsewhere on the CPU.
+  // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all
+  // ranks: where the first stage is, on the devices of the inputs, elsewhere on the CPU.
   Tensors input_grads() const;
   // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
   void divide_gradients(double weight);

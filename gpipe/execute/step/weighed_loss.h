@@ -18,8 +18,8 @@ namespace gpipe::detail {
 
 using UserLoss = std::function<LossValue(const Tensors& outputs, const Tensors& targets)>;
 
-// Runs the loss of each micro-batch, weighs it unless it has weights of its own, and puts the parts together. Confined to the
-// last stage's worker during a step; the caller's after it.
+// Runs the loss of each micro-batch, weighs it unless it has weights of its own, and puts the parts together. Confined
+// to the last stage's worker during a step; the caller's after it.
 class WeighedLoss {
  public:
   // What happens when a loss is not finite and the options ask for a check: it is thrown at once, or only remembered,

@@ -13,7 +13,8 @@ namespace gpipe {
 // With the defaults filled in. Throws InvalidArgument for what is wrong whatever the model.
 PipelineOptions checked(PipelineOptions options);
 
-// For that many micro-batches, without the recompute of the options. Throws InvalidArgument if a custom schedule is for others.
+// For that many micro-batches, without the recompute of the options. Throws InvalidArgument if a custom schedule is for
+// others.
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
 // Throws InvalidArgument, with what is out of order, unless it is canonical or the options allow that it is not.
 void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate);

@@ -42,19 +42,21 @@ struct PipelineOptions {
   // micro-batches, for which the last bits are not those of other schedules; see Certificate::canonical.
   TORCH_ARG(bool, allow_noncanonical) = false;
   TORCH_ARG(int, chunks_per_worker) = 0;
-  // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that the
-  // step is the fastest within memory_limit_bytes; see `plan`.
+  // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that
+  // the step is the fastest within memory_limit_bytes; see `plan`.
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;
   // One a stage; empty: `recompute` for all.
   TORCH_ARG(std::vector<Recompute>, recompute_by_stage) = {};
-  // One a stage: layers, counted from the stage's first, that drop their activations and are run again in the backward; see
-  // parse_rematerialization. Where a stage recomputes as well, this is how its recompute runs. In training only, as
+  // One a stage: layers, counted from the stage's first, that drop their activations and are run again in the backward;
+  // see parse_rematerialization. Where a stage recomputes as well, this is how its recompute runs. In training only, as
   // recompute is. Needs balance, if there are several stages. Empty: none.
   TORCH_ARG(std::vector<Rematerialization>, rematerialization) = {};
-  // Tensors of optimizer state a parameter, to leave room for if layers are split within a limit: 0 SGD, 1 momentum or RMSprop, 2 Adam.
+  // Tensors of optimizer state a parameter, to leave room for if layers are split within a limit: 0 SGD, 1 momentum or
+  // RMSprop, 2 Adam.
   TORCH_ARG(int, optimizer_slots) = 2;
-  // Layers per stage. Empty: the first batch is profiled, for which its first micro-batch is run some times, with the loss, and
-  // the layers are split so that a step takes the least time and, if that can be, each stage stays within memory_limit_bytes.
+  // Layers per stage. Empty: the first batch is profiled, for which its first micro-batch is run some times, with the
+  // loss, and the layers are split so that a step takes the least time and, if that can be, each stage stays within
+  // memory_limit_bytes.
   TORCH_ARG(std::vector<int>, balance) = {};
   // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
   // In a world of several ranks, those of this rank's stages have to be there, and other ranks may name others.
@@ -65,21 +67,22 @@ struct PipelineOptions {
   TORCH_ARG(LossReduction, loss_reduction) = LossReduction::kMean;
   // Positions of inputs that go whole to every micro-batch.
   TORCH_ARG(std::vector<int>, replicated_inputs) = {};
-  // Refuses a loss that is not a number, or infinite, with NonFiniteLossError, and puts the gradients back as they were. This
-  // costs a copy of the gradients a step.
+  // Refuses a loss that is not a number, or infinite, with NonFiniteLossError, and puts the gradients back as they
+  // were. This costs a copy of the gradients a step.
   TORCH_ARG(bool, check_loss) = false;
   // Gives a step up, with StuckError, in which no worker gets on for this long; 0 = never.
   TORCH_ARG(double, watchdog_seconds) = 0;
-  // Counts the bytes of tensors that each stage holds, for StepResult::memory; messages under way belong to no stage. This replaces libtorch's CPU allocator by one
-  // that counts, for the whole process; it costs some nanoseconds an allocation. Parameters are counted if they are built
-  // by the pipeline (LayerChain::add), or after the first pipeline that measures was made.
+  // Counts the bytes of tensors that each stage holds, for StepResult::memory; messages under way belong to no stage.
+  // This replaces libtorch's CPU allocator by one that counts, for the whole process; it costs some nanoseconds an
+  // allocation. Parameters are counted if they are built by the pipeline (LayerChain::add), or after the first pipeline
+  // that measures was made.
   TORCH_ARG(bool, measure_memory) = false;
-  // Bytes of tensors that each stage may hold at once: parameters, gradients, activations, and the optimizer's state once it is
-  // booked (Pipeline::book). More is refused with OutOfMemoryError; the pipeline stays usable. 0 = no limit. Implies
-  // measure_memory. Where a worker has several stages, each may hold as much; a plan's limit is the worker's.
+  // Bytes of tensors that each stage may hold at once: parameters, gradients, activations, and the optimizer's state
+  // once it is booked (Pipeline::book). More is refused with OutOfMemoryError; the pipeline stays usable. 0 = no limit.
+  // Implies measure_memory. Where a worker has several stages, each may hold as much; a plan's limit is the worker's.
   TORCH_ARG(std::int64_t, memory_limit_bytes) = 0;
-  // The processes that run the workers, one each, see `connect`; a world of one, see `no_peers`: threads of this process
-  // run them. Null: those that the environment tells of, see read_world.
+  // The processes that run the workers, one each, see `connect`; a world of one, see `no_peers`: threads of this
+  // process run them. Null: those that the environment tells of, see read_world.
   TORCH_ARG(std::shared_ptr<Peers>, peers) = nullptr;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};

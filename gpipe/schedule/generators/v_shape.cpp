@@ -14,8 +14,8 @@ namespace {
 constexpr ActionKind kF = ActionKind::kForward;
 constexpr ActionKind kI = ActionKind::kInputGrad;
 
-// Appends actions of one worker, each taking the next micro-batch of its kind and chunk; those that do not exist are only
-// counted.
+// Appends actions of one worker, each taking the next micro-batch of its kind and chunk; those that do not exist are
+// only counted.
 class Appender {
  public:
   Appender(Schedule& schedule, int worker)

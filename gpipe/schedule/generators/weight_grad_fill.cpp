@@ -16,8 +16,8 @@ class Filler {
     }
   }
 
-  // Every worker decides on what was finished before this time unit. A worker with nothing to do sleeps until one of its
-  // stages, or a neighbour of one, has finished something.
+  // Every worker decides on what was finished before this time unit. A worker with nothing to do sleeps until one of
+  // its stages, or a neighbour of one, has finished something.
   bool run() {
     std::vector<int> awake(order_.num_workers());
     std::iota(awake.begin(), awake.end(), 0);

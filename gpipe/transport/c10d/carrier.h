@@ -18,9 +18,9 @@ class Carrier {
 
   virtual ~Carrier() = default;
 
-  // `bytes` is one-dimensional and on the CPU. What is sent to a rank for a flow is received in order, by receives of as many
-  // bytes. A work keeps its bytes alive; its wait, confined to one thread, throws if the peer is gone, and returns false after
-  // abort, which any thread may call.
+  // `bytes` is one-dimensional and on the CPU. What is sent to a rank for a flow is received in order, by receives of
+  // as many bytes. A work keeps its bytes alive; its wait, confined to one thread, throws if the peer is gone, and
+  // returns false after abort, which any thread may call.
   virtual Work send(at::Tensor bytes, int peer, int flow) = 0;
   virtual Work receive(at::Tensor bytes, int peer, int flow) = 0;
 
@@ -30,8 +30,8 @@ class Carrier {
 
 enum class CarrierKind { kGloo, kMpi };
 
-// GPIPE_CARRIER: "gloo", also if it is not set, or "mpi". Throws EnvironmentError for another one, and for one that is not in
-// this build.
+// GPIPE_CARRIER: "gloo", also if it is not set, or "mpi". Throws EnvironmentError for another one, and for one that is
+// not in this build.
 CarrierKind wanted_carrier();
 std::string name(CarrierKind kind);
 

@@ -14,7 +14,8 @@
 
 namespace gpipe {
 
-// Every rank makes the same calls in the same order. Throws as a flow's ends do; then this rank's part in the world has ended.
+// Every rank makes the same calls in the same order. Throws as a flow's ends do; then this rank's part in the world has
+// ended.
 //
 // Thread-compatible.
 class Exchange {

@@ -1,5 +1,5 @@
-// GlooPair, GlooContext: a pair that takes over a connection which somebody else has made. In libtorch 2's Gloo a device
-// listens at one port for all its pairs; in that of 1.13 each pair has a port of its own.
+// GlooPair, GlooContext: a pair that takes over a connection which somebody else has made. In libtorch 2's Gloo a
+// device listens at one port for all its pairs; in that of 1.13 each pair has a port of its own.
 #pragma once
 
 #include <gloo/transport/tcp/context.h>

@@ -6,8 +6,8 @@
 //   Proof      ------------>               HMAC(secret, "gpipe joins" Hello Challenge)
 //              <------------ Verdict       welcome, with HMAC(secret, "gpipe welcomes" Hello Challenge), or why not
 //
-// All four have a fixed size. Before the proof, only magic and version of the hello are looked at. docs/launching.md has
-// the layout.
+// All four have a fixed size. Before the proof, only magic and version of the hello are looked at. docs/launching.md
+// has the layout.
 #pragma once
 
 #include <array>
@@ -67,12 +67,12 @@ static_assert(sizeof(Verdict) == 64);
 Proof joining_proof(const std::string& secret, const Hello& hello, const Challenge& challenge);
 Proof welcoming_proof(const std::string& secret, const Hello& hello, const Challenge& challenge);
 
-// The connecting side. True: both know the secret. False: the other side has closed, or said nothing until the deadline.
-// Throws HandshakeError, which says `where`, if it is something else, of another version, or refuses.
+// The connecting side. True: both know the secret. False: the other side has closed, or said nothing until the
+// deadline. Throws HandshakeError, which says `where`, if it is something else, of another version, or refuses.
 bool prove(int socket, const std::string& secret, Hello hello, const std::string& where, Deadline deadline);
 
-// Connects and proves, again and again until the deadline: the other side may not listen yet, or may be busy with others.
-// Throws what `prove` throws. Not open if it is too late.
+// Connects and proves, again and again until the deadline: the other side may not listen yet, or may be busy with
+// others. Throws what `prove` throws. Not open if it is too late.
 FileDescriptor join(const SocketName& place, const std::string& secret, const Hello& hello, Deadline deadline);
 
 }  // namespace gpipe

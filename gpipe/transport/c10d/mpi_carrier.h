@@ -7,12 +7,13 @@
 
 namespace gpipe {
 
-// Starts MPI, once a process. MPI ends with the process, unless a rank left alone or bytes were left on their way: then it is
-// left as it is, because it would wait for the ranks that are gone. Every call makes a communicator of its own, so that nothing of an earlier world, or of
-// the program's own messages, can be received. `group` is asked whether a rank is still there, and outlives the carrier.
+// Starts MPI, once a process. MPI ends with the process, unless a rank left alone or bytes were left on their way: then
+// it is left as it is, because it would wait for the ranks that are gone. Every call makes a communicator of its own,
+// so that nothing of an earlier world, or of the program's own messages, can be received. `group` is asked whether a
+// rank is still there, and outlives the carrier.
 //
-// REQUIRES: all ranks call it. Throws EnvironmentError if MPI counts the ranks otherwise, or cannot be called from several
-// threads, HandshakeError if the ranks do not come together within the timeout.
+// REQUIRES: all ranks call it. Throws EnvironmentError if MPI counts the ranks otherwise, or cannot be called from
+// several threads, HandshakeError if the ranks do not come together within the timeout.
 std::unique_ptr<Carrier> make_mpi_carrier(const World& world, c10d::ProcessGroupGloo& group);
 
 }  // namespace gpipe

@@ -37,13 +37,13 @@ struct ReceivedPacket {
 
 std::size_t header_bytes(const FlowLimits& limits);
 
-// Tensors whose elements lie close together in any order of the dimensions are sent as they lie, and arrive with the same
-// strides; others are copied first, and so are those on other devices, which arrive on the CPU. Throws InvalidArgument for a
-// tensor that is not dense, on the Meta device or quantized, and for a packet beyond the limits.
+// Tensors whose elements lie close together in any order of the dimensions are sent as they lie, and arrive with the
+// same strides; others are copied first, and so are those on other devices, which arrive on the CPU. Throws
+// InvalidArgument for a tensor that is not dense, on the Meta device or quantized, and for a packet beyond the limits.
 SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bool with_checksum);
 
-// Throws InvalidArgument, which says why, if the header is not one of this flow or beyond the limits, before it makes any
-// tensor.
+// Throws InvalidArgument, which says why, if the header is not one of this flow or beyond the limits, before it makes
+// any tensor.
 ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits);
 
 // Of all tensors, in order.

@@ -28,12 +28,12 @@ namespace gpipe {
 // Whom a flow connects. Replicas need not have the same number of flows inside, so that they are counted apart.
 enum class FlowScope { kReplica, kWorld };
 
-// Every connection has passed the handshake with the world's secret, and is bound to the world's interface (else to the one
-// that leads to rank 0). Once all are made, no port is open.
+// Every connection has passed the handshake with the world's secret, and is bound to the world's interface (else to the
+// one that leads to rank 0). Once all are made, no port is open.
 //
-// The first error that a rank throws because of another ends its part in the world: all connections are reset, so that the
-// other ranks notice, and everything throws that error from then on. A rank that leaves in between, with nothing more to
-// say, is no error for those who want nothing from it.
+// The first error that a rank throws because of another ends its part in the world: all connections are reset, so that
+// the other ranks notice, and everything throws that error from then on. A rank that leaves in between, with nothing
+// more to say, is no error for those who want nothing from it.
 //
 // Thread-safe.
 class Peers {
@@ -61,19 +61,22 @@ class Peers {
   // Where a rank is, for an error.
   PeerPlace place_of(int rank) const;
 
-  // Every rank gives its own. On a difference every rank throws FingerprintError, with the same text. May be called again.
+  // Every rank gives its own. On a difference every rank throws FingerprintError, with the same text. May be called
+  // again.
   void compare(const Fingerprint& fingerprint);
 
-  // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws PeerError.
+  // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws
+  // PeerError.
   void leave_together();
 
-  // So many numbers for flows, from the one it returns: between ranks of one replica, or of the whole world. REQUIRES: the
-  // ranks of a replica, or all, make the same calls in the same order.
+  // So many numbers for flows, from the one it returns: between ranks of one replica, or of the whole world. REQUIRES:
+  // the ranks of a replica, or all, make the same calls in the same order.
   int reserve_flows(std::int64_t count, FlowScope scope = FlowScope::kReplica);
 
-  // Ends this rank's part, unless it has ended, and throws the first error. That is `error`, or, if it is a PeerError and the
-  // other ranks know more, one about the rank that is to blame: see Note [Who is to blame]. `silent` says that the peer gave no
-  // sign of life for the timeout. Rank 0, which has the store, stays for a moment until the others have read it.
+  // Ends this rank's part, unless it has ended, and throws the first error. That is `error`, or, if it is a PeerError
+  // and the other ranks know more, one about the rank that is to blame: see Note [Who is to blame]. `silent` says that
+  // the peer gave no sign of life for the timeout. Rank 0, which has the store, stays for a moment until the others
+  // have read it.
   [[noreturn]] void fail(std::exception_ptr error, bool silent = false);
   // Throws the first error, if there is one, and CallError in a process that was forked since.
   void check() const;

@@ -2,10 +2,10 @@
 //
 // Note [Proven pairs]
 // ~~~~~~~~~~~~~~~~~~~
-// By itself, Gloo takes the first connection to a pair's port for the peer, interprets what comes, and ends the process if that
-// is not right. Here a pair listens at a RankListener instead, or connects by the handshake, and hands Gloo a connection whose other
-// end has proven itself. A stranger at the port is turned away. The port is closed once the peer has come: a running job has
-// no open port.
+// By itself, Gloo takes the first connection to a pair's port for the peer, interprets what comes, and ends the process
+// if that is not right. Here a pair listens at a RankListener instead, or connects by the handshake, and hands Gloo a
+// connection whose other end has proven itself. A stranger at the port is turned away. The port is closed once the peer
+// has come: a running job has no open port.
 #pragma once
 
 #include <gloo/transport/device.h>

@@ -13,9 +13,9 @@
 
 namespace gpipe {
 
-// A wait looks again and again, with growing pauses: it is used at the start only, and its connection is always in a known
-// state. Throws PeerError (of rank 0) if the server does not answer within the timeout, and from then on; c10::Error if a
-// key does not come in time.
+// A wait looks again and again, with growing pauses: it is used at the start only, and its connection is always in a
+// known state. Throws PeerError (of rank 0) if the server does not answer within the timeout, and from then on;
+// c10::Error if a key does not come in time.
 //
 // Thread-safe.
 class ProvenStore : public c10d::Store {

@@ -11,7 +11,8 @@
 namespace gpipe {
 namespace {
 
-// All of a short message, into a connection that has sent nothing else of note: there is room, or the other side is odd.
+// All of a short message, into a connection that has sent nothing else of note: there is room, or the other side is
+// odd.
 template <typename Message>
 bool send_whole(int socket, const Message& message) {
   return send(socket, &message, sizeof message, MSG_NOSIGNAL) == static_cast<ssize_t>(sizeof message);

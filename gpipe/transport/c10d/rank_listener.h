@@ -24,8 +24,9 @@ struct ListenerTerms {
   std::set<int> expected;
 };
 
-// Nothing blocks. At most `kMostCandidates` connections wait for their proof, each for `kProofSeconds`; one more makes the
-// oldest give way, so that those who say nothing keep nobody out. When the last expected rank is in, the port is closed.
+// Nothing blocks. At most `kMostCandidates` connections wait for their proof, each for `kProofSeconds`; one more makes
+// the oldest give way, so that those who say nothing keep nobody out. When the last expected rank is in, the port is
+// closed.
 //
 // Thread-compatible.
 class RankListener {

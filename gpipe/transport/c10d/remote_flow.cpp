@@ -12,7 +12,8 @@
 namespace gpipe {
 namespace {
 
-// The thread of an idle flow waits for the next step, however long that takes; only those who need something count time.
+// The thread of an idle flow waits for the next step, however long that takes; only those who need something count
+// time.
 constexpr std::chrono::hours kForever{24 * 365};
 
 void check_options(const RemoteFlowOptions& options, const Peers& peers) {

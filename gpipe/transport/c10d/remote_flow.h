@@ -23,8 +23,8 @@ namespace gpipe {
 struct RemoteFlowOptions {
   Flow flow;
   std::string name = {};  // for errors, of what is no flow between stages; empty: the flow's
-  // Its number among all flows of the run, from 0 to 2^20. Each is used once while the peers live: Gloo remembers what a
-  // receiver has asked for, even if that is gone.
+  // Its number among all flows of the run, from 0 to 2^20. Each is used once while the peers live: Gloo remembers what
+  // a receiver has asked for, even if that is gone.
   int id = 0;
   int peer = 0;      // the rank at the other end
   int capacity = 1;  // packets that may be on their way from the sender, and that may wait at the receiver
@@ -110,8 +110,8 @@ class FlowReceiver : public FlowEnd {
   FlowReceiver(Peers& peers, RemoteFlowOptions options);
   ~FlowReceiver();
 
-  // Waits for a packet, of that micro-batch if one is named, into fresh tensors. ProtocolError if it is another one, or of
-  // a step after that of the last reset.
+  // Waits for a packet, of that micro-batch if one is named, into fresh tensors. ProtocolError if it is another one, or
+  // of a step after that of the last reset.
   Packet take(int micro_batch = -1);
   // REQUIRES: nobody is inside take. Begins a step: packets of earlier ones, which may be left of a step that was
   // cancelled, are dropped.

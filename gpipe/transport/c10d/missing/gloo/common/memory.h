@@ -1,5 +1,6 @@
-// Debian's libgloo-dev leaves this header of Gloo out, which gloo/transport/tcp/pair.h needs. Here is what that one uses, with
-// the members of Gloo's own, so that a Pair has the same layout. On the include path only where the real one is missing.
+// Debian's libgloo-dev leaves this header of Gloo out, which gloo/transport/tcp/pair.h needs. Here is what that one
+// uses, with the members of Gloo's own, so that a Pair has the same layout. On the include path only where the real one
+// is missing.
 #pragma once
 
 #include <memory>
