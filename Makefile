@@ -77,7 +77,7 @@ soak-checkpoints: build/build.ninja ## kill a training a hundred times with SIGK
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
 
-lint: lint-deps build/build.ninja ## check the format, and the sources without torch with clang-tidy
+lint: lint-deps build/build.ninja ## check the format, what folders include, and, without torch, clang-tidy
 	@cmake --build build --target build.ninja -- --quiet
 	@scripts/lint --jobs $(JOBS)
 

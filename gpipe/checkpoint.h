@@ -1,6 +1,8 @@
 // Checkpoints and weights: save them, load them, resume from them. Needs the target gpipe::gpipe.
 #pragma once
 
+#include <torch/torch.h>
+
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/pipeline_weights.h"

@@ -7,8 +7,6 @@
 #include "gpipe/schedule.h"
 
 #ifdef GPIPE_WITH_TORCH
-#include <torch/torch.h>
-
 #include "gpipe/checkpoint.h"
 #include "gpipe/pipeline.h"
 #endif

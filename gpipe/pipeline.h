@@ -1,6 +1,8 @@
 // Models and pipelines: build a chain of layers, and train it in stages. Needs the target gpipe::gpipe.
 #pragma once
 
+#include <torch/torch.h>
+
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/execute/pipeline.h"

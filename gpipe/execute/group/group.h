@@ -99,6 +99,7 @@ class Group {
       return work();
     } catch (...) {
       fail(std::current_exception());
+      throw;  // not reached, which the compiler does not see behind a virtual function
     }
   }
   // Waits until all ranks are here: as the last call of all. Throws PeerError.
