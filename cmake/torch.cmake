@@ -29,6 +29,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
   gpipe/model/skip_tracer.cpp
+  gpipe/model/split_backward.cpp
   gpipe/model/tie.cpp
   gpipe/checkpoint/checkpoint.cpp
   gpipe/checkpoint/checkpoint_files.cpp

@@ -25,6 +25,8 @@ enum class Phase { kAll, kForward, kBackward };
 //   void forward(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
 //   void recompute(int micro_batch)
 //   void backward(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
+//   void input_grad(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
+//   void weight_grad(int micro_batch)
 //   void give_tied(std::vector<Message>& outputs)   after its last backward: gradients of weights that other stages own
 //   void take_tied(int source, Message input)       after its worker's last action: those of weights it owns
 //   void settle()                                   after that, once a step with a backward
@@ -187,11 +189,16 @@ class Executor {
         put(flows.forward_outputs, std::move(outputs), at);
         break;
       }
-      case ActionKind::kBackward: {
+      case ActionKind::kBackward:
+      case ActionKind::kInputGrad: {
         std::vector<Message> inputs = take(flows.backward_inputs, action.micro_batch, at);
         std::vector<Message> outputs(flows.backward_outputs.size());
         span.start_seconds = now();
-        stage.backward(action.micro_batch, std::move(inputs), outputs);
+        if (action.kind == ActionKind::kBackward) {
+          stage.backward(action.micro_batch, std::move(inputs), outputs);
+        } else {
+          stage.input_grad(action.micro_batch, std::move(inputs), outputs);
+        }
         span.end_seconds = now();
         put(flows.backward_outputs, std::move(outputs), at);
         break;
@@ -201,9 +208,11 @@ class Executor {
         stage.recompute(action.micro_batch);
         span.end_seconds = now();
         break;
-      case ActionKind::kInputGrad:
       case ActionKind::kWeightGrad:
-        throw InvalidArgument("a split backward cannot be executed yet; it can be proven and simulated");
+        span.start_seconds = now();
+        stage.weight_grad(action.micro_batch);
+        span.end_seconds = now();
+        break;
     }
     return span;
   }

@@ -93,22 +93,47 @@ Roots::Roots(const Tensors& outputs) {
   }
 }
 
-void Roots::backward(Tensors grads) {
-  torch::autograd::edge_list edges;
-  torch::autograd::variable_list given;
+ReadyBackward Roots::backward_from(Tensors grads) {
+  ReadyBackward backward;
   for (std::size_t index = 0; index < edges_.size(); ++index) {
     if (!edges_[index].is_valid() || !grads[index].defined()) continue;
-    edges.push_back(std::move(edges_[index]));
-    given.push_back(std::move(grads[index]));
+    backward.add(std::move(edges_[index]), std::move(grads[index]));
   }
   edges_.clear();
-  grads.clear();
-  if (edges.empty()) return;
+  return backward;
+}
+
+void ReadyBackward::add(torch::autograd::Edge edge, at::Tensor grad) {
+  edges_.push_back(std::move(edge));
+  grads_.push_back(std::move(grad));
+}
+
+ReadyBackward ReadyBackward::take_if(const std::function<bool(const torch::autograd::Node*)>& is_taken) {
+  ReadyBackward taken;
+  ReadyBackward left;
+  for (std::size_t index = 0; index < edges_.size(); ++index) {
+    ReadyBackward& part = is_taken(edges_[index].function.get()) ? taken : left;
+    part.add(std::move(edges_[index]), std::move(grads_[index]));
+  }
+  *this = std::move(left);
+  return taken;
+}
+
+void ReadyBackward::run() { run(/*keep_graph=*/false, {}); }
+
+void ReadyBackward::run_towards(std::vector<torch::autograd::Edge> targets) {
+  run(/*keep_graph=*/true, std::move(targets));
+}
+
+void ReadyBackward::run(bool keep_graph, std::vector<torch::autograd::Edge> targets) {
+  if (edges_.empty()) return;
   const NoAutocast no_autocast;
-  const at::Tensor start = at::zeros({}, given.front().options()).expand(given.front().sizes());
-  const std::shared_ptr<Source> source(new Source(std::move(edges), std::move(given)), torch::autograd::deleteNode);
-  torch::autograd::Engine::get_default_engine().execute({{source, 0}}, {start}, /*keep_graph=*/false,
-                                                        /*create_graph=*/false, /*accumulate_grad=*/true);
+  const at::Tensor start = at::zeros({}, grads_.front().options()).expand(grads_.front().sizes());
+  const std::shared_ptr<Source> source(new Source(std::move(edges_), std::move(grads_)), torch::autograd::deleteNode);
+  edges_.clear();
+  grads_.clear();
+  torch::autograd::Engine::get_default_engine().execute({{source, 0}}, {start}, keep_graph, /*create_graph=*/false,
+                                                        /*accumulate_grad=*/true, targets);
 }
 
 }  // namespace gpipe

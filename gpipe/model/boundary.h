@@ -4,6 +4,7 @@
 #include <torch/csrc/autograd/edge.h>
 #include <torch/csrc/autograd/function.h>
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -33,10 +34,35 @@ class Boundary : public torch::autograd::Node {
 
   // After the backward: the gradient of each tensor that entered, undefined where there is none. Call once.
   Tensors take_grads();
+  // Whether any of the tensors that entered needs a gradient.
+  bool requires_grad() const { return !position_.empty(); }
 
  private:
   std::vector<int> position_;  // of each gradient among the tensors
   Tensors grads_;
+};
+
+// A backward that is ready to run: the edges at which gradients go into a graph, and these gradients.
+class ReadyBackward {
+ public:
+  // `edge` is valid, `grad` is defined.
+  void add(torch::autograd::Edge edge, at::Tensor grad);
+  bool empty() const { return edges_.empty(); }
+  const std::vector<torch::autograd::Edge>& edges() const { return edges_; }
+  // Those gradients that go into such nodes; they are this one's no more.
+  ReadyBackward take_if(const std::function<bool(const torch::autograd::Node*)>& is_taken);
+
+  // Runs the graph and frees it: adds to the gradients of parameters, gives boundaries their own. Outside of autocast,
+  // as libtorch does: a backward runs in the types its forward has chosen. Call one of the two, once.
+  void run();
+  // Runs only what leads to `targets`, and frees nothing of the graph.
+  void run_towards(std::vector<torch::autograd::Edge> targets);
+
+ private:
+  void run(bool keep_graph, std::vector<torch::autograd::Edge> targets);
+
+  std::vector<torch::autograd::Edge> edges_;
+  Tensors grads_;  // one an edge
 };
 
 // The graph's other end: where the gradients of a stage's outputs go in. It does not keep the outputs themselves alive.
@@ -46,13 +72,18 @@ class Roots {
   explicit Roots(const Tensors& outputs);
 
   bool empty() const { return edges_.empty(); }
-  // Runs the graph backward and frees it: adds to the gradients of parameters, gives the boundary its own. An undefined
-  // gradient means zero; the graph is not run at all if all of them are. Outside of autocast, as libtorch does: a
-  // backward runs in the types its forward has chosen.
-  void backward(Tensors grads);
+  // The backward from these gradients; the roots are empty then. An undefined gradient means zero; nothing is run at
+  // all if all of them are.
+  ReadyBackward backward_from(Tensors grads);
 
  private:
   std::vector<torch::autograd::Edge> edges_;  // one an output; without a function where no gradient is needed
+};
+
+// The graph of consecutive layers between its two ends.
+struct LayerGraph {
+  std::shared_ptr<Boundary> boundary;
+  Roots roots;
 };
 
 }  // namespace gpipe

@@ -82,7 +82,8 @@ class Trace {
                  {"num_stages", timeline_.num_stages},
                  {"num_micro_batches", timeline_.num_micro_batches},
                  {"makespan_seconds", timeline_.makespan_seconds},
-                 {"bubble_fraction", timeline_.bubble_fraction}});
+                 {"bubble_fraction", timeline_.bubble_fraction},
+                 {"notes", timeline_.notes}});
   }
 
   void names() {

@@ -55,6 +55,7 @@ struct Timeline {
   Breakdown breakdown;
   std::vector<SpanRef> critical_path;  // first to last; each waited for the one before it
   std::vector<Flow> flows;             // what travelled between the stages
+  std::vector<std::string> notes;      // what did not go as the schedule says, in sentences; of a measured one
   int num_workers() const { return static_cast<int>(workers.size()); }
 };
 

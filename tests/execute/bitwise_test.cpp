@@ -42,6 +42,31 @@ TEST_P(BitwiseTest, EveryNumberOfStagesScheduleAndRecomputeModeTrainsAsThePlainM
   }
 }
 
+TEST_P(BitwiseTest, EveryScheduleWithASplitBackwardTrainsAsThePlainModelDoes) {
+  const TestModel model = make_model(GetParam());
+  const std::vector<std::pair<std::int64_t, std::vector<int>>> grid = {{13, {1, 2, 4, 8}}, {16, {3}}, {3, {2}}};
+  for (const auto& [num_samples, all_workers] : grid) {
+    const Trained plain = train_plainly(model, num_samples);
+    for (const int workers : all_workers) {
+      for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min"}) {
+        const int num_stages = schedule[0] == 'v' || schedule == "zb-v" ? 2 * workers : workers;
+        for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+          SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers
+                                          << " workers, " << schedule << ", recompute " << name(recompute));
+          expect_same_bits(train_pipelined(model, num_samples,
+                                           PipelineOptions(workers)
+                                               .num_micro_batches(kNumMicroBatches)
+                                               .schedule(schedule)
+                                               .recompute(recompute)
+                                               .balance(even_balance(model.chain.size(), num_stages))),
+                           plain);
+          ASSERT_FALSE(HasFailure());
+        }
+      }
+    }
+  }
+}
+
 TEST_P(BitwiseTest, ThePartitionFoundByProfilingTrainsAsThePlainModelDoes) {
   const TestModel model = make_model(GetParam());
   expect_same_bits(train_pipelined(model, 13, PipelineOptions(3).num_micro_batches(kNumMicroBatches)),

@@ -46,9 +46,13 @@ class StandIn {
   void recompute(int micro_batch) { work({ActionKind::kRecompute, stage_, micro_batch}); }
   void backward(int micro_batch, std::vector<Letter> inputs, std::vector<Letter>& outputs) {
     work({ActionKind::kBackward, stage_, micro_batch});
-    check(inputs, micro_batch, stage_ + 1, true, stage_ + 1 < num_stages_);
-    for (Letter& output : outputs) output = {micro_batch, stage_, true};
+    answer(micro_batch, inputs, outputs);
   }
+  void input_grad(int micro_batch, std::vector<Letter> inputs, std::vector<Letter>& outputs) {
+    work({ActionKind::kInputGrad, stage_, micro_batch});
+    answer(micro_batch, inputs, outputs);
+  }
+  void weight_grad(int micro_batch) { work({ActionKind::kWeightGrad, stage_, micro_batch}); }
 
   void give_tied(std::vector<Letter>& outputs) {
     for (Letter& output : outputs) output = {-1, stage_, true};
@@ -73,6 +77,10 @@ class StandIn {
     }
     if (random_() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 50));
     log_.push_back(action);
+  }
+  void answer(int micro_batch, const std::vector<Letter>& inputs, std::vector<Letter>& outputs) const {
+    check(inputs, micro_batch, stage_ + 1, true, stage_ + 1 < num_stages_);
+    for (Letter& output : outputs) output = {micro_batch, stage_, true};
   }
   void check(const std::vector<Letter>& inputs, int micro_batch, int from, bool is_gradient, bool has_neighbour) const {
     ASSERT_EQ(inputs.empty(), !has_neighbour);
@@ -122,7 +130,8 @@ std::vector<Schedule> executable_schedules() {
   for (int k = 1; k <= 4; ++k) {
     for (const Schedule& schedule :
          {schedules::gpipe(k, 5), schedules::one_f_one_b(k, 6), schedules::interleaved(k, 7, 2),
-          schedules::looped_bfs(k, 5, 2), schedules::forward_only(k, 4)}) {
+          schedules::looped_bfs(k, 5, 2), schedules::zb_h1(k, 5), schedules::zb_h2(k, 6), schedules::zb_v(k, 7),
+          schedules::v_half(k, 5), schedules::v_min(k, 5), schedules::forward_only(k, 4)}) {
       made.push_back(schedule);
       if (schedule.has_backward()) made.push_back(with_recompute(schedule, Recompute::kAlways));
     }

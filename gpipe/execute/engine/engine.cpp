@@ -36,7 +36,6 @@ void Engine::make(torch::nn::Module& face, const LayerChain& chain, Fingerprint*
   ValidateOptions proof;
   proof.compute_capacities = false;  // they are those of the schedule that runs, which may have skips and ties
   const Certificate certificate = validate(schedule, proof);
-  check_executable(schedule);
   check_canonical(options_, schedule, certificate);
   const int num_workers = group_->num_own_workers(options_.num_stages());
   if (options_.threads_per_stage() > 1) {
@@ -258,6 +257,8 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   cut_.skips[model_->is_training()] = cut_.profile.skips;
 }
 
-Assembly::Parts Engine::parts() const { return {*model_, cut_, *split_, *group_, model_->is_training()}; }
+Assembly::Parts Engine::parts() const {
+  return {*model_, cut_, *split_, *group_, model_->is_training(), options_.deferred_weights()};
+}
 
 }  // namespace gpipe::detail

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -119,6 +120,7 @@ struct ToldReport {
   std::vector<std::pair<int, StageMemory>> memory;  // by stage
   LossParts loss;
   std::string refusal;
+  std::vector<std::string> notes;
 };
 
 // Of a rank whose step has the workers, and the stages with memory, that `own` has.
@@ -131,6 +133,7 @@ ToldReport read_step_report(const detail::WireRecord& record, const StepResult& 
   report.memory = read_memory(reader, static_cast<int>(own.memory.size()));
   report.loss = read_loss(reader);
   report.refusal = reader.text("refusal");
+  report.notes = reader.texts("notes");
   reader.finish();
   return report;
 }
@@ -147,6 +150,7 @@ detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
   add_memory(record, report, own);
   add_loss(record, report.loss);
   record.add("refusal", report.refusal);
+  record.add("notes", own.timeline.notes);
   return record;
 }
 
@@ -159,6 +163,7 @@ std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_ran
   const std::int64_t first_start = std::min_element(first, end, [](const ToldReport& a, const ToldReport& b) {
                                      return a.start_nanoseconds < b.start_nanoseconds;
                                    })->start_nanoseconds;
+  own.timeline.notes.clear();
   const bool one_clock = world.local_size == world.size;
   for (auto report = first; report != end; ++report) {
     const double offset = one_clock ? static_cast<double>(report->start_nanoseconds - first_start) * 1e-9 : 0;
@@ -167,6 +172,7 @@ std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_ran
       span.end_seconds += offset;
     }
     own.timeline.workers[report->worker].spans = std::move(report->spans);
+    std::move(report->notes.begin(), report->notes.end(), std::back_inserter(own.timeline.notes));
     for (const auto& [stage, memory] : report->memory) own.memory[stage] = memory;
   }
   add_up(own.timeline);

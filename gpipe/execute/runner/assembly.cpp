@@ -1,5 +1,7 @@
 #include "gpipe/execute/runner/assembly.h"
 
+#include <fmt/format.h>
+
 #include <utility>
 
 namespace gpipe::detail {
@@ -11,6 +13,20 @@ void mark_recomputed(const Schedule& schedule, std::vector<StageParts>& stages) 
   for (const auto& actions : schedule.workers) {
     for (const Action& action : actions) {
       if (action.kind == ActionKind::kRecompute) stages[action.stage].recomputed[action.micro_batch] = true;
+    }
+  }
+}
+
+// Gradients that input gradients finish at once have to come in the order of the micro-batches, too; where a schedule
+// has its input gradients in another order, all wait for the weight gradients.
+void choose_deferred_weights(const Schedule& schedule, DeferredWeights which, std::vector<StageParts>& stages) {
+  std::vector<int> last(stages.size(), -1);
+  for (StageParts& stage : stages) stage.deferred_weights = which;
+  for (const auto& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (action.kind != ActionKind::kInputGrad) continue;
+      if (action.micro_batch < last[action.stage]) stages[action.stage].deferred_weights = DeferredWeights::kAll;
+      last[action.stage] = action.micro_batch;
     }
   }
 }
@@ -85,6 +101,7 @@ std::vector<StageParts> make_stage_parts(const Assembly::Parts& parts, const Pro
     }
   }
   mark_recomputed(proven.schedule, stages);
+  choose_deferred_weights(proven.schedule, parts.deferred_weights, stages);
   assign_skips(cut, skips, proven.table, stages);
   assign_ties_out(cut, parts.model.ties(), proven.table, stages);
   assign_ties_owned(cut, parts.model.ties(), stages);
@@ -154,6 +171,14 @@ Timeline Assembly::run(Workers& workers, Phase phase, const Executor<Stage>::Aro
   CallerOrder order(own_stages());
   Timeline timeline = executor_->run(workers, phase, around, watchdog);
   order.make_caller_wait();
+  for (const Stage* stage : own_stages()) {
+    for (const std::string& node : stage->unsplit_nodes()) {
+      timeline.notes.push_back(
+          fmt::format("stage {}: the backward of {} cannot be split, so the weights below it get their gradients "
+                      "together with its input",
+                      stage->index(), node));
+    }
+  }
   return timeline;
 }
 

@@ -24,6 +24,7 @@ class Assembly {
     const Split& split;
     Group& group;
     bool is_training;
+    DeferredWeights deferred_weights;
   };
 
   // With the stages of this process only. Throws as Stage does. `number` is the caller's.

@@ -138,6 +138,8 @@ class TrialStage {
   // A trial has forwards only.
   void recompute(int /*micro_batch*/) {}
   void backward(int /*micro_batch*/, const std::vector<Packet>& /*inputs*/, std::vector<Packet>& /*outputs*/) {}
+  void input_grad(int /*micro_batch*/, const std::vector<Packet>& /*inputs*/, std::vector<Packet>& /*outputs*/) {}
+  void weight_grad(int /*micro_batch*/) {}
   void give_tied(std::vector<Packet>& /*outputs*/) {}
   void take_tied(int /*source*/, const Packet& /*input*/) {}
   void settle() {}

@@ -180,8 +180,9 @@ Crossing RematerializedLayers::forward(Crossing entries, bool recomputing, const
   return run_parts(parts_, whole_, std::move(entries), recomputing, run, graphs);
 }
 
-Tensors RematerializedLayers::backward(RangeGraphs graphs, Tensors grads, const Run& run) {
-  return backward_parts(parts_, whole_, std::move(graphs), std::move(grads), run);
+Tensors RematerializedLayers::backward(RangeGraphs graphs, Tensors grads, const Run& run,
+                                       const RunBackward& run_backward) {
+  return backward_parts(parts_, whole_, std::move(graphs), std::move(grads), run, run_backward);
 }
 
 Crossing RematerializedLayers::run_parts(std::vector<Part>& parts, const LayerRange& around, Crossing entries,
@@ -208,37 +209,35 @@ Crossing RematerializedLayers::run_part(Part& part, Crossing entries, bool recom
   std::shared_ptr<Boundary> boundary = Boundary::enter(entries.tensors, entries.requires_grad);
   Crossing leaving = run(part.range, std::move(entries), recomputing);
   if (graph != nullptr) {
-    graph->boundary = std::move(boundary);
-    graph->roots = Roots(leaving.tensors);
+    graph->graph = {std::move(boundary), Roots(leaving.tensors)};
   }
   leaving.tensors = detached(leaving.tensors);
   return leaving;
 }
 
 Tensors RematerializedLayers::backward_parts(std::vector<Part>& parts, const LayerRange& around, RangeGraphs graphs,
-                                             Tensors grads, const Run& run) {
+                                             Tensors grads, const Run& run, const RunBackward& run_backward) {
   GradsUnderWay under_way;
   under_way.put(around.skips_out, std::move(grads));
   for (std::size_t index = parts.size(); index-- > 0;) {
     Part& part = parts[index];
     Tensors leaving = under_way.take(part.range.skips_out);
-    under_way.put(part.range.skips_in, backward_part(part, std::move(graphs[index]), std::move(leaving), run));
+    under_way.put(part.range.skips_in,
+                  backward_part(part, std::move(graphs[index]), std::move(leaving), run, run_backward));
   }
   return under_way.take(around.skips_in);
 }
 
-Tensors RematerializedLayers::backward_part(Part& part, RangeGraph graph, Tensors grads, const Run& run) {
-  if (part.dropped == nullptr) {
-    graph.roots.backward(std::move(grads));
-    return graph.boundary->take_grads();
-  }
+Tensors RematerializedLayers::backward_part(Part& part, RangeGraph graph, Tensors grads, const Run& run,
+                                            const RunBackward& run_backward) {
+  if (part.dropped == nullptr) return run_backward(std::move(graph.graph), std::move(grads));
   const bool is_needed = std::any_of(grads.begin(), grads.end(), [](const at::Tensor& grad) { return grad.defined(); });
   if (!is_needed) return Tensors(graph.dropped.entries.tensors.size());
   RangeGraphs again;
   part.dropped->again(std::move(graph.dropped), [&](Crossing entering) {
     return run_parts(part.again, part.range, std::move(entering), /*recomputing=*/true, run, &again);
   });
-  return backward_parts(part.again, part.range, std::move(again), std::move(grads), run);
+  return backward_parts(part.again, part.range, std::move(again), std::move(grads), run, run_backward);
 }
 
 }  // namespace gpipe

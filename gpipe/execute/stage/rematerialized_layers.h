@@ -46,18 +46,19 @@ class RematerializedLayers {
 
   // What is kept of a micro-batch for one range of layers.
   struct RangeGraph {
-    std::shared_ptr<Boundary> boundary;  // these two if it has a graph
-    Roots roots;
+    LayerGraph graph;                      // if it has one
     DroppedLayers::SecondForward dropped;  // if it is dropped
   };
   using RangeGraphs = std::vector<RangeGraph>;
   // Runs a range of layers with what enters it. What leaves has its history.
   using Run = std::function<Crossing(const LayerRange& range, Crossing entries, bool recomputing)>;
+  // Runs a graph backward, or a part of it: from the gradients of what left to those of what entered.
+  using RunBackward = std::function<Tensors(LayerGraph graph, Tensors grads)>;
 
   // What leaves has no history. With `graphs` null nothing is kept at all.
   Crossing forward(Crossing entries, bool recomputing, const Run& run, RangeGraphs* graphs);
-  // From the gradients of what left to those of what entered; adds to the gradients of the parameters.
-  Tensors backward(RangeGraphs graphs, Tensors grads, const Run& run);
+  // From the gradients of what left to those of what entered.
+  Tensors backward(RangeGraphs graphs, Tensors grads, const Run& run, const RunBackward& run_backward);
 
  private:
   struct Part;
@@ -67,8 +68,9 @@ class RematerializedLayers {
                             const Run& run, RangeGraphs* graphs);
   static Crossing run_part(Part& part, Crossing entries, bool recomputing, const Run& run, RangeGraph* graph);
   static Tensors backward_parts(std::vector<Part>& parts, const LayerRange& around, RangeGraphs graphs, Tensors grads,
-                                const Run& run);
-  static Tensors backward_part(Part& part, RangeGraph graph, Tensors grads, const Run& run);
+                                const Run& run, const RunBackward& run_backward);
+  static Tensors backward_part(Part& part, RangeGraph graph, Tensors grads, const Run& run,
+                               const RunBackward& run_backward);
   static void forget(std::vector<Part>& parts);
 
   const LayerRange whole_;

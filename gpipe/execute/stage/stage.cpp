@@ -49,7 +49,8 @@ void Stage::begin_step(const StepSettings& settings) {
   settings_ = &settings;
   layers_.begin_step(settings);
   most_input_bytes_ = 0;
-  num_backwards_ = 0;
+  has_backward_begun_ = false;
+  num_last_parts_ = 0;
   const std::size_t count = settings.micro_batches.size();
   held_.resize(count);
   results_.outputs.resize(parts_.is_last ? count : 0);
@@ -211,11 +212,13 @@ bool Stage::is_weighted(const std::vector<Packet>& inputs) const {
 }
 
 void Stage::begin_backward(bool is_weighted) {
-  if (num_backwards_ == 0) {
-    if (is_weighted) earlier_gradients_.set_aside(parts_.layers);
-    if (settings_->on_first_backward) settings_->on_first_backward(parts_.index);
-  }
-  if (++num_backwards_ == held_.size() && settings_->on_last_backward) settings_->on_last_backward(parts_.index);
+  if (std::exchange(has_backward_begun_, true)) return;
+  if (is_weighted) earlier_gradients_.set_aside(parts_.layers);
+  if (settings_->on_first_backward) settings_->on_first_backward(parts_.index);
+}
+
+void Stage::begin_last_part() {
+  if (++num_last_parts_ == held_.size() && settings_->on_last_backward) settings_->on_last_backward(parts_.index);
 }
 
 Tensors Stage::gather_grads(int micro_batch, std::vector<Packet> inputs) {
@@ -248,16 +251,36 @@ void Stage::send_grads(int micro_batch, Tensors entry_grads, std::vector<Packet>
   }
 }
 
-void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
-  const AtHome home(parts_);
-  Held held = std::exchange(held_[micro_batch], {});
+template <typename Run>
+void Stage::run_backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs, const Run& run) {
   const bool weighted = is_weighted(inputs);
   begin_backward(weighted);
   Tensors grads = gather_grads(micro_batch, std::move(inputs));
-  Tensors entry_grads = layers_.backward(micro_batch, std::move(held.graph), std::move(grads));
-  input_bytes_ -= held.input_bytes;
+  Tensors entry_grads = run(std::exchange(held_[micro_batch].graph, {}), std::move(grads));
+  input_bytes_ -= std::exchange(held_[micro_batch].input_bytes, 0);
   send_grads(micro_batch, std::move(entry_grads), outputs);
   for (Packet& output : outputs) output.is_weighted = weighted;
+}
+
+void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+  const AtHome home(parts_);
+  run_backward(micro_batch, std::move(inputs), outputs, [&](StageLayers::Graph graph, Tensors grads) {
+    begin_last_part();
+    return layers_.backward(micro_batch, std::move(graph), std::move(grads));
+  });
+}
+
+void Stage::input_grad(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+  const AtHome home(parts_);
+  run_backward(micro_batch, std::move(inputs), outputs, [&](StageLayers::Graph graph, Tensors grads) {
+    return layers_.input_grad(micro_batch, std::move(graph), std::move(grads), held_[micro_batch].deferred);
+  });
+}
+
+void Stage::weight_grad(int micro_batch) {
+  const AtHome home(parts_);
+  begin_last_part();
+  layers_.weight_grad(micro_batch, std::exchange(held_[micro_batch].deferred, {}));
 }
 
 void Stage::give_tied(std::vector<Packet>& outputs) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,10 +38,13 @@ class Stage {
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
   void recompute(int micro_batch);
   void backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
+  void input_grad(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
+  void weight_grad(int micro_batch);
   void give_tied(std::vector<Packet>& outputs);
   void take_tied(int source, Packet input);
   void settle();
 
+  int index() const { return parts_.index; }
   // See StageLayers.
   std::string where() const { return layers_.where(); }
   std::string failed_at() const { return layers_.failed_at(); }
@@ -57,14 +61,17 @@ class Stage {
   // Those of before a step whose loss has weights, from its first backward until they are put together with those of
   // the step.
   EarlierGradients& earlier_gradients() { return earlier_gradients_; }
+  // See StageLayers.
+  const std::set<std::string>& unsplit_nodes() const { return layers_.unsplit_nodes(); }
   // The most it held of what other stages sent forward, since the step began; 0 unless its memory is measured.
   std::int64_t most_input_bytes() const { return most_input_bytes_; }
 
  private:
-  // What is held of a micro-batch between its forward and its backward.
+  // What is held of a micro-batch between its forward and its backward, or the two parts of that.
   struct Held {
     StageLayers::Graph graph;
     std::int64_t input_bytes = 0;  // of what is kept for the recompute, if memory is measured
+    StageLayers::Deferred deferred;
   };
   // What the caller reads and writes between the workers' steps.
   struct Results {
@@ -82,7 +89,13 @@ class Stage {
   Crossing gather(int micro_batch, std::vector<Packet> inputs) const;
   // Whether the backward, with these messages, is of a loss with weights.
   bool is_weighted(const std::vector<Packet>& inputs) const;
+  // Before the first action of a backward, or of its input gradient.
   void begin_backward(bool is_weighted);
+  // Before what adds the last gradients of a micro-batch: a backward or a weight gradient.
+  void begin_last_part();
+  // Of a backward or an input gradient: `run` turns the gradients of what left into those of what entered.
+  template <typename Run>
+  void run_backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs, const Run& run);
   // The gradients of what left.
   Tensors gather_grads(int micro_batch, std::vector<Packet> inputs);
   void send(int micro_batch, const Crossing& exits, std::vector<Packet>& outputs);
@@ -93,7 +106,8 @@ class Stage {
   StageLayers layers_;
   const StepSettings* settings_ = nullptr;
   std::vector<Held> held_;  // by micro-batch
-  std::size_t num_backwards_ = 0;
+  bool has_backward_begun_ = false;
+  std::size_t num_last_parts_ = 0;
   EarlierGradients earlier_gradients_;
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;

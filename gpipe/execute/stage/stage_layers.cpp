@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -40,7 +41,8 @@ StageLayers::StageLayers(const StageParts& parts)
     : parts_(parts),
       whole_(whole_range(parts)),
       modes_(parts.layers),
-      dropped_(fmt::format("stage {}", parts.index), parts.layers, DroppedLayers::HandedOn::kRefuseChanges) {
+      dropped_(fmt::format("stage {}", parts.index), parts.layers, DroppedLayers::HandedOn::kRefuseChanges),
+      split_(parts.deferred_weights) {
   if (parts.rematerialization.empty()) return;
   rematerialized_ = std::make_unique<RematerializedLayers>(parts.layers, parts.skips, whole_, parts.rematerialization);
 }
@@ -125,16 +127,18 @@ Crossing StageLayers::run(int micro_batch, const LayerRange& range, Crossing ent
 }
 
 Crossing StageLayers::run_with_graph(int micro_batch, Crossing entries, bool recomputing, Graph* graph) {
+  if (graph != nullptr) {
+    const std::vector<bool>& required = entries.requires_grad;
+    graph->num_entries = required.size();
+    graph->requires_input_grads = std::find(required.begin(), required.end(), true) != required.end();
+  }
   if (rematerialized_ != nullptr) {
     return rematerialized_->forward(std::move(entries), recomputing, runner(micro_batch),
                                     graph != nullptr ? &graph->ranges : nullptr);
   }
   std::shared_ptr<Boundary> boundary = Boundary::enter(entries.tensors, entries.requires_grad);
   Crossing exits = run(micro_batch, whole_, entries, recomputing);
-  if (graph != nullptr) {
-    graph->boundary = std::move(boundary);
-    graph->roots = Roots(exits.tensors);
-  }
+  if (graph != nullptr) graph->whole = {std::move(boundary), Roots(exits.tensors)};
   return exits;
 }
 
@@ -165,12 +169,35 @@ void StageLayers::recompute(int micro_batch, Graph& graph) {
   });
 }
 
+Tensors StageLayers::run_backward(int micro_batch, Graph graph, Tensors grads,
+                                  const RematerializedLayers::RunBackward& run) {
+  if (rematerialized_ == nullptr) return run(std::move(graph.whole), std::move(grads));
+  return rematerialized_->backward(std::move(graph.ranges), std::move(grads), runner(micro_batch), run);
+}
+
 Tensors StageLayers::backward(int micro_batch, Graph graph, Tensors grads) {
-  if (rematerialized_ != nullptr) {
-    return rematerialized_->backward(std::move(graph.ranges), std::move(grads), runner(micro_batch));
+  return run_backward(micro_batch, std::move(graph), std::move(grads), [](LayerGraph part, Tensors leaving) {
+    part.roots.backward_from(std::move(leaving)).run();
+    return part.boundary->take_grads();
+  });
+}
+
+Tensors StageLayers::input_grad(int micro_batch, Graph graph, Tensors grads, Deferred& deferred) {
+  if (!graph.requires_input_grads && parts_.deferred_weights != DeferredWeights::kNone) {
+    deferred.graph = std::move(graph);
+    deferred.grads = std::move(grads);
+    return Tensors(deferred.graph.num_entries);
   }
-  graph.roots.backward(std::move(grads));
-  return graph.boundary->take_grads();
+  return run_backward(micro_batch, std::move(graph), std::move(grads), [&](LayerGraph part, Tensors leaving) {
+    ReadyBackward later = split_.run_inputs(part, std::move(leaving));
+    if (!later.empty()) deferred.backwards.push_back(std::move(later));
+    return part.boundary->take_grads();
+  });
+}
+
+void StageLayers::weight_grad(int micro_batch, Deferred deferred) {
+  if (!deferred.grads.empty()) backward(micro_batch, std::move(deferred.graph), std::move(deferred.grads));
+  for (ReadyBackward& backward : deferred.backwards) backward.run();
 }
 
 }  // namespace gpipe

@@ -4,7 +4,9 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <set>
 #include <string>
+#include <vector>
 
 #include "gpipe/execute/stage/dropped_layers.h"
 #include "gpipe/execute/stage/layer_range.h"
@@ -13,6 +15,7 @@
 #include "gpipe/execute/stage/step_settings.h"
 #include "gpipe/model/boundary.h"
 #include "gpipe/model/module_modes.h"
+#include "gpipe/model/split_backward.h"
 
 namespace gpipe {
 
@@ -30,9 +33,16 @@ class StageLayers {
   // What is kept of a micro-batch for its backward.
   struct Graph {
     DroppedLayers::SecondForward dropped;  // from the forward to the recompute, if there is one
-    std::shared_ptr<Boundary> boundary;    // these two, or the ranges, for the backward
-    Roots roots;
+    LayerGraph whole;                      // this, or the ranges, for the backward
     RematerializedLayers::RangeGraphs ranges;
+    std::size_t num_entries = 0;
+    bool requires_input_grads = false;  // whether anything that entered needs a gradient
+  };
+  // What a weight gradient needs of a micro-batch whose input gradient has been computed.
+  struct Deferred {
+    std::vector<ReadyBackward> backwards;
+    Graph graph;  // with its gradients, where there was no input gradient to compute
+    Tensors grads;
   };
 
   // Without a graph: no backward follows.
@@ -45,6 +55,11 @@ class StageLayers {
   void recompute(int micro_batch, Graph& graph);
   // From the gradients of what left to those of what entered; adds to the gradients of the parameters.
   Tensors backward(int micro_batch, Graph graph, Tensors grads);
+  // The same in two parts: see Note [Split backward]. The first gives the gradients of what entered.
+  Tensors input_grad(int micro_batch, Graph graph, Tensors grads, Deferred& deferred);
+  void weight_grad(int micro_batch, Deferred deferred);
+  // Names of nodes of the graphs that kept weights from being deferred, in any step so far.
+  const std::set<std::string>& unsplit_nodes() const { return split_.unsplit_nodes(); }
 
   // The layer at work: "layer 3 (relu)". Empty outside a layer. Thread-safe.
   std::string where() const;
@@ -57,6 +72,7 @@ class StageLayers {
   // All of the stage. What the backward needs goes to `graph`; nowhere if that is null.
   Crossing run_with_graph(int micro_batch, Crossing entries, bool recomputing, Graph* graph);
   RematerializedLayers::Run runner(int micro_batch);
+  Tensors run_backward(int micro_batch, Graph graph, Tensors grads, const RematerializedLayers::RunBackward& run);
 
   const StageParts& parts_;
   const LayerRange whole_;
@@ -66,6 +82,7 @@ class StageLayers {
   ModuleModes modes_;
   DroppedLayers dropped_;                                 // all of the stage, when it is recomputed
   std::unique_ptr<RematerializedLayers> rematerialized_;  // null: its activations are kept
+  detail::SplitBackward split_;
 };
 
 }  // namespace gpipe

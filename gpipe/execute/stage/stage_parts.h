@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/model/deferred_weights.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
@@ -30,6 +31,8 @@ struct StageParts {
   std::vector<bool> recomputed;
   // Which layers, counted from the stage's first, drop their activations whenever the others keep theirs.
   Rematerialization rematerialization;
+  // What an input gradient leaves to the weight gradient.
+  DeferredWeights deferred_weights = DeferredWeights::kMatrices;
   // Of the whole model; only for a rematerialization.
   std::vector<SkipProfile> skips;
   // What its memory is booked on; null: it is not measured.

@@ -163,18 +163,6 @@ void check_canonical(const PipelineOptions& options, const Schedule& schedule, c
                   describe(schedule), certificate.non_canonical_because));
 }
 
-void check_executable(const Schedule& schedule) {
-  for (const auto& actions : schedule.workers) {
-    for (const Action& action : actions) {
-      if (action.kind != ActionKind::kInputGrad && action.kind != ActionKind::kWeightGrad) continue;
-      throw InvalidArgument(
-          fmt::format("{} splits the backward, which can be proven and simulated, but not executed yet; use gpipe, "
-                      "1f1b, interleaved or looped-bfs",
-                      describe(schedule)));
-    }
-  }
-}
-
 Schedule forwards_of(const Schedule& schedule, int num_micro_batches) {
   Schedule forwards = schedule;
   forwards.num_micro_batches = num_micro_batches;

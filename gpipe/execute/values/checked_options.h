@@ -18,8 +18,6 @@ PipelineOptions checked(PipelineOptions options);
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
 // Throws InvalidArgument, with what is out of order, unless it is canonical or the options allow that it is not.
 void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate);
-// Throws InvalidArgument if it splits the backward.
-void check_executable(const Schedule& schedule);
 // "schedule "1f1b"", "the custom schedule".
 std::string describe(const Schedule& schedule);
 

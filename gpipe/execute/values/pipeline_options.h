@@ -13,6 +13,7 @@
 
 #include "gpipe/execute/values/peers.h"
 #include "gpipe/interpret/stuck_error.h"
+#include "gpipe/model/deferred_weights.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/rematerialization.h"
 #include "gpipe/schedule/recompute.h"
@@ -34,7 +35,7 @@ struct PipelineOptions {
   TORCH_ARG(int, num_stages);
   // The most a mini-batch is cut into; 0 means four times the workers.
   TORCH_ARG(int, num_micro_batches) = 0;
-  // A name: "gpipe", "1f1b", "interleaved", "looped-bfs".
+  // A name: "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min".
   TORCH_ARG(std::string, schedule) = "1f1b";
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
@@ -42,6 +43,9 @@ struct PipelineOptions {
   // micro-batches, for which the last bits are not those of other schedules; see Certificate::canonical.
   TORCH_ARG(bool, allow_noncanonical) = false;
   TORCH_ARG(int, chunks_per_worker) = 0;
+  // For schedules that split the backward into input gradients and weight gradients: what the former leave to the
+  // latter. The bits are the same.
+  TORCH_ARG(DeferredWeights, deferred_weights) = DeferredWeights::kMatrices;
   // kAuto: the first batch is profiled, and layers, recompute and rematerialization are chosen for each stage so that
   // the step is the fastest within memory_limit_bytes; see `plan`.
   TORCH_ARG(Recompute, recompute) = Recompute::kNever;

@@ -1,0 +1,273 @@
+#include "gpipe/model/split_backward.h"
+
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
+#include <torch/version.h>
+
+#include <array>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace gpipe::detail {
+namespace {
+
+using torch::autograd::AccumulateGrad;
+using torch::autograd::Edge;
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+// Notes what arrives at a node.
+class Arrival : public torch::autograd::FunctionPreHook {
+ public:
+  variable_list operator()(const variable_list& grads) override { return grads_ = grads; }
+  variable_list take() { return std::move(grads_); }
+
+ private:
+  variable_list grads_;
+};
+
+// Frees what a node has saved as soon as it has run.
+class Release : public torch::autograd::FunctionPostHook {
+ public:
+  explicit Release(Node& node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
+    node_.release_variables();
+    return outputs;
+  }
+
+ private:
+  Node& node_;
+};
+
+bool has_hooks(Node& node) {
+#if TORCH_VERSION_MAJOR >= 2
+  if (!node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty()) return true;
+#endif
+  return !node.pre_hooks().empty() || !node.post_hooks().empty();
+}
+
+bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
+
+// Computes weight and bias together.
+bool is_convolution(std::string_view name) {
+  constexpr std::array<std::string_view, 5> kNames = {"ConvolutionBackward", "MkldnnConvolution", "CudnnConvolution",
+                                                      "MiopenConvolution", "SlowConv"};
+  for (const std::string_view start : kNames) {
+    if (starts_with(name, start)) return true;
+  }
+  return false;
+}
+
+// Whether it computes only those outputs that are asked for, and nobody sees that it runs twice.
+bool can_run_twice(Node& node, std::string_view name) {
+  if (dynamic_cast<torch::autograd::TraceableFunction*>(&node) == nullptr || has_hooks(node)) return false;
+  return !starts_with(name, "MkldnnRnnLayer");  // generated, but all or nothing
+}
+
+// What a node leads to.
+enum : std::uint8_t { kNothing = 0, kInput = 1, kSmall = 2, kDeferred = 4 };
+constexpr std::uint8_t kNow = kInput | kSmall;
+
+}  // namespace
+
+// One graph, as far as its roots lead.
+class SplitBackward::Walk {
+ public:
+  Walk(const std::vector<Edge>& roots, const Node* boundary, DeferredWeights which) : boundary_(boundary) {
+    for (const Edge& root : roots) visit(root.function.get());
+    choose(which);
+    spread();
+  }
+
+  bool leads_to_input() const { return (leads_to_ & kInput) != 0; }
+  bool leads_to_deferred() const { return (leads_to_ & kDeferred) != 0; }
+
+  // Takes back the deferral of what is below nodes that cannot be split.
+  void respect_whole_nodes(std::set<std::string>& names) {
+    while (find_whole_nodes(names)) spread();
+  }
+
+  ReadyBackward run(ReadyBackward backward) {
+    ReadyBackward later = backward.take_if([&](const Node* root) { return can_wait(index_of_.at(root)); });
+    std::vector<Edge> targets;
+    std::vector<std::pair<std::size_t, std::shared_ptr<Node>>> split;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if ((nodes_[index].leads_to & kNow) == 0) continue;
+      Node& node = *nodes_[index].node;
+      if (num_children(index) == 0) {
+        targets.emplace_back(node.getptr(), 0);
+      } else if (is_split(index)) {
+        node.add_pre_hook(std::make_unique<Arrival>());
+        split.emplace_back(index, node.getptr());
+      } else {
+        node.add_post_hook(std::make_unique<Release>(node));
+      }
+    }
+    backward.run_towards(std::move(targets));
+    // The other nodes may be gone now.
+    for (const auto& [index, node] : split) add_later(index, node, later);
+    return later;
+  }
+
+ private:
+  struct Visited {
+    Node* node = nullptr;
+    std::uint8_t leads_to = kNothing;
+    std::size_t first_child = 0;  // in children_
+    std::size_t num_children = 0;
+  };
+  static constexpr std::size_t kNoNode = static_cast<std::size_t>(-1);
+
+  std::size_t num_children(std::size_t index) const { return nodes_[index].num_children; }
+  std::size_t child(std::size_t index, std::size_t edge) const { return children_[nodes_[index].first_child + edge]; }
+
+  // Children come before their parents in nodes_. Without recursion: a graph may be deeper than the stack.
+  void visit(Node* root) {
+    if (!index_of_.try_emplace(root, kNoNode).second) return;
+    std::vector<std::pair<Node*, std::size_t>> path = {{root, 0}};
+    while (!path.empty()) {
+      auto& [node, next] = path.back();
+      if (next < node->num_outputs()) {
+        Node* const below = node->next_edge(next++).function.get();
+        if (below != nullptr && index_of_.try_emplace(below, kNoNode).second) path.emplace_back(below, 0);
+        continue;
+      }
+      add(node);
+      path.pop_back();
+    }
+  }
+
+  void add(Node* node) {
+    index_of_[node] = nodes_.size();
+    Visited visited;
+    visited.node = node;
+    visited.first_child = children_.size();
+    visited.num_children = node->num_outputs();
+    for (const Edge& edge : node->next_edges()) {
+      children_.push_back(edge.is_valid() ? index_of_.at(edge.function.get()) : kNoNode);
+    }
+    nodes_.push_back(visited);
+  }
+
+  static bool is_matrix(const Node& node) {
+    const auto* const leaf = dynamic_cast<const AccumulateGrad*>(&node);
+    return leaf != nullptr && leaf->variable.dim() >= 2;
+  }
+
+  // What the leaves are.
+  void choose(DeferredWeights which) {
+    for (Visited& visited : nodes_) {
+      if (visited.node == boundary_) {
+        visited.leads_to = kInput;
+      } else if (visited.num_children == 0) {
+        const bool deferred =
+            which == DeferredWeights::kAll || (which == DeferredWeights::kMatrices && is_matrix(*visited.node));
+        visited.leads_to = deferred ? kDeferred : kSmall;
+      }
+    }
+    if (which != DeferredWeights::kMatrices) return;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if (num_children(index) == 3 && is_convolution(nodes_[index].node->name())) defer_bias(index);
+    }
+  }
+
+  void defer_bias(std::size_t convolution) {
+    for (std::size_t edge = 0; edge < num_children(convolution); ++edge) {
+      const std::size_t below = child(convolution, edge);
+      if (below != kNoNode && nodes_[below].leads_to == kSmall) nodes_[below].leads_to = kDeferred;
+    }
+  }
+
+  // From the leaves to the roots.
+  void spread() {
+    leads_to_ = kNothing;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if (num_children(index) != 0) nodes_[index].leads_to = kNothing;
+      for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+        const std::size_t below = child(index, edge);
+        if (below != kNoNode) nodes_[index].leads_to |= nodes_[below].leads_to;
+      }
+      leads_to_ |= nodes_[index].leads_to;
+    }
+  }
+
+  bool can_wait(std::size_t index) const { return index != kNoNode && nodes_[index].leads_to == kDeferred; }
+
+  bool is_split(std::size_t index) const {
+    if ((nodes_[index].leads_to & kDeferred) == 0 || (nodes_[index].leads_to & kNow) == 0) return false;
+    for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+      if (can_wait(child(index, edge))) return true;
+    }
+    return false;
+  }
+
+  // Whether there was any.
+  bool find_whole_nodes(std::set<std::string>& names) {
+    bool found = false;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if (!is_split(index)) continue;
+      const std::string name = nodes_[index].node->name();
+      if (can_run_twice(*nodes_[index].node, name)) continue;
+      names.insert(name);
+      for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+        if (can_wait(child(index, edge))) need_now(child(index, edge));
+      }
+      found = true;
+    }
+    return found;
+  }
+
+  // All leaves below it. They may be below others, too: the caller spreads it again.
+  void need_now(std::size_t top) {
+    std::vector<std::size_t> path = {top};
+    while (!path.empty()) {
+      const std::size_t index = path.back();
+      path.pop_back();
+      if (!can_wait(index)) continue;
+      nodes_[index].leads_to = kSmall;
+      for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+        if (child(index, edge) != kNoNode) path.push_back(child(index, edge));
+      }
+    }
+  }
+
+  // After the run: cuts what was needed now off a split node, and lets the rest start there.
+  void add_later(std::size_t index, const std::shared_ptr<Node>& node, ReadyBackward& later) const {
+    for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+      if (!can_wait(child(index, edge))) node->next_edges()[edge] = Edge();
+    }
+    variable_list grads = static_cast<Arrival&>(*node->pre_hooks().back()).take();
+    node->pre_hooks().pop_back();
+    for (std::size_t input = 0; input < grads.size(); ++input) {
+      if (grads[input].defined()) later.add(Edge(node, static_cast<std::uint32_t>(input)), std::move(grads[input]));
+    }
+  }
+
+  const Node* const boundary_;
+  std::vector<Visited> nodes_;
+  std::vector<std::size_t> children_;  // of all nodes, by edge; kNoNode where no gradient is needed
+  std::unordered_map<const Node*, std::size_t> index_of_;
+  std::uint8_t leads_to_ = kNothing;  // of all roots
+};
+
+ReadyBackward SplitBackward::run_inputs(LayerGraph& graph, Tensors grads) {
+  ReadyBackward backward = graph.roots.backward_from(std::move(grads));
+  if (which_ == DeferredWeights::kNone) {
+    backward.run();
+    return {};
+  }
+  if (!graph.boundary->requires_grad()) return backward;
+  Walk walk(backward.edges(), graph.boundary.get(), which_);
+  if (!walk.leads_to_input()) return backward;
+  walk.respect_whole_nodes(unsplit_nodes_);
+  if (!walk.leads_to_deferred()) {
+    backward.run();
+    return {};
+  }
+  return walk.run(std::move(backward));
+}
+
+}  // namespace gpipe::detail
