@@ -55,6 +55,11 @@ Schedule zb_v(int num_workers, int num_micro_batches);
 Schedule v_half(int num_workers, int num_micro_batches);
 Schedule v_min(int num_workers, int num_micro_batches);
 
+// DualPipeV (DeepSeek's DualPipe, cut in half): the placement of ZB-V, with whole backwards in the middle, each beside
+// the forward of another micro-batch, and split ones at both ends. Its forwards and backwards can hide each other's
+// communication where a device runs both at once; here they run one after the other.
+Schedule dualpipe_v(int num_workers, int num_micro_batches);
+
 // Forwards only, for evaluation.
 Schedule forward_only(int num_workers, int num_micro_batches);
 

@@ -28,6 +28,8 @@ const std::vector<ScheduleInfo>& schedule_registry() {
        [](int k, int m, int) { return schedules::v_half(k, m); }},
       {"v-min", "V with a third of 1F1B's memory; slow when K mod 3 is 2", 2, false,
        [](int k, int m, int) { return schedules::v_min(k, m); }},
+      {"dualpipe-v", "V with forwards beside whole backwards, and split ones at both ends", 2, false,
+       [](int k, int m, int) { return schedules::dualpipe_v(k, m); }},
       {"forward", "forwards only, for evaluation", 1, false,
        [](int k, int m, int) { return schedules::forward_only(k, m); }},
   };

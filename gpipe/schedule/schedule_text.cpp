@@ -56,7 +56,7 @@ bool read_kind(char c, ActionKind& kind) {
 }
 
 [[noreturn]] void fail_action(const Token& token) {
-  for (const char* word : {"SEND", "RECV", "SHARD", "OVERLAP", "REDUCE"}) {
+  for (const char* word : {"SEND", "RECV", "SHARD", "REDUCE"}) {
     if (token.text.find(word) != std::string_view::npos) {
       token.fail(
           fmt::format("{}: communication is not part of a schedule here, it follows from the actions; "
@@ -87,6 +87,35 @@ Action parse_action(const Token& token, int default_stage) {
   if (action.stage < 0)
     token.fail(fmt::format("{} names no stage; in CSV every cell does, such as 0F0", quoted(token.text)));
   return action;
+}
+
+// The two tokens of a cell such as "(0F5;7B2)OVERLAP_F_B"; empty if it is another one.
+std::vector<Token> tokens_of_pair(const Token& cell) {
+  constexpr std::string_view kEnd = ")OVERLAP_F_B";
+  const std::string_view text = cell.text;
+  if (text.front() != '(' || text.size() < kEnd.size() || text.substr(text.size() - kEnd.size()) != kEnd) return {};
+  const std::string_view inside = text.substr(1, text.size() - kEnd.size() - 1);
+  const std::size_t middle = inside.find(';');
+  if (middle == std::string_view::npos) return {};
+  return {{inside.substr(0, middle), cell.line, cell.column + 1},
+          {inside.substr(middle + 1), cell.line, cell.column + 2 + static_cast<std::int64_t>(middle)}};
+}
+
+// Appends the actions of a cell.
+void append_cell(std::vector<Action>& actions, const Token& cell, std::int64_t& count) {
+  const std::vector<Token> pair = tokens_of_pair(cell);
+  if (pair.empty()) {
+    append(actions, parse_action(cell, -1), count, cell);
+    return;
+  }
+  const Action forward = parse_action(pair[0], -1);
+  Action backward = parse_action(pair[1], -1);
+  if (forward.kind != ActionKind::kForward || backward.kind != ActionKind::kBackward) {
+    cell.fail(fmt::format("{}: a cell of two actions has a forward and a backward, in this order", quoted(cell.text)));
+  }
+  backward.shares_cell = true;
+  append(actions, forward, count, pair[0]);
+  append(actions, backward, count, pair[1]);
 }
 
 // Calls `on_line(text without comment, line number)` for every line.
@@ -160,11 +189,13 @@ Schedule parse_text(std::string_view text) {
 std::string to_csv(const Schedule& schedule) {
   std::string text;
   for (const auto& actions : schedule.workers) {
-    bool first = true;
-    for (const Action& action : actions) {
-      if (!first) text += ',';
-      first = false;
-      fmt::format_to(std::back_inserter(text), "{}{}{}", action.stage, letter(action.kind), action.micro_batch);
+    for (std::size_t index = 0; index < actions.size(); ++index) {
+      if (index > 0) text += ',';
+      const bool is_pair = index + 1 < actions.size() && actions[index].kind == ActionKind::kForward &&
+                           actions[index + 1].kind == ActionKind::kBackward && actions[index + 1].shares_cell;
+      text += is_pair ? fmt::format("({};{})OVERLAP_F_B", to_string(actions[index]), to_string(actions[index + 1]))
+                      : to_string(actions[index]);
+      if (is_pair) ++index;
     }
     text += '\n';
   }
@@ -186,7 +217,7 @@ Schedule parse_csv(std::string_view text) {
       while (last > first && is_blank(line[last - 1])) --last;
       if (first < last) {
         const Token token{line.substr(first, last - first), number, static_cast<std::int64_t>(first) + 1};
-        append(actions, parse_action(token, -1), count, token);
+        append_cell(actions, token, count);
       }
       begin = end + 1;
     }

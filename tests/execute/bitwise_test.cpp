@@ -7,6 +7,7 @@
 #include <random>
 #include <thread>
 
+#include "gpipe/schedule/registry.h"
 #include "tests/execute/training.h"
 
 namespace gpipe::test {
@@ -48,8 +49,8 @@ TEST_P(BitwiseTest, EveryScheduleWithASplitBackwardTrainsAsThePlainModelDoes) {
   for (const auto& [num_samples, all_workers] : grid) {
     const Trained plain = train_plainly(model, num_samples);
     for (const int workers : all_workers) {
-      for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min"}) {
-        const int num_stages = schedule[0] == 'v' || schedule == "zb-v" ? 2 * workers : workers;
+      for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"}) {
+        const int num_stages = find_schedule(schedule).default_chunks * workers;
         for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
           SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers
                                           << " workers, " << schedule << ", recompute " << name(recompute));
