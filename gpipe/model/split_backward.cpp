@@ -98,10 +98,10 @@ class SplitBackward::Walk {
       if ((nodes_[index].leads_to & kNow) == 0) continue;
       Node& node = *nodes_[index].node;
       if (num_children(index) == 0) {
-        targets.emplace_back(node.getptr(), 0);
+        targets.emplace_back(node.shared_from_this(), 0);
       } else if (is_split(index)) {
         node.add_pre_hook(std::make_unique<Arrival>());
-        split.emplace_back(index, node.getptr());
+        split.emplace_back(index, node.shared_from_this());
       } else {
         node.add_post_hook(std::make_unique<Release>(node));
       }
