@@ -176,7 +176,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
 
   if (account_ != nullptr) account_->reset_peak();
   const double middle = now();
-  roots.backward(std::move(grads));
+  roots.backward_from(std::move(grads)).run();
   measure.seconds.backward = now() - middle;
   measure.bytes.backward_working = peak() - before;
   return measure;

@@ -408,8 +408,8 @@ TEST(SplitBackward, AnUndefinedGradientMeansZero) {
   const Network network = make("several");
   LayerGraph graph = run_forward(network);
   Tensors grads = output_grads(network);
-  grads[0] = {};
-  grads[2] = {};
+  grads[0].reset();
+  grads[2].reset();
   SplitBackward(DeferredWeights::kMatrices).run_inputs(graph, grads).run();
   EXPECT_TRUE(same_bytes(graph.boundary->take_grads().front(), grads[1]));
   graph = run_forward(network);
