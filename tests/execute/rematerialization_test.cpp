@@ -109,7 +109,7 @@ void expect_transparent(const TestModel& model) {
   for (const int num_stages : {1, 2}) {
     const std::vector<int> balance = even_balance(model.chain.size(), num_stages);
     for (const auto& rematerialization : grid(balance)) {
-      for (const char* schedule : {"gpipe", "1f1b"}) {
+      for (const char* schedule : {"gpipe", "1f1b", "zb-h1"}) {
         for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
           if (num_stages == 1 && std::string(schedule) == "1f1b") continue;
           SCOPED_TRACE(model.name + text_of(rematerialization) + ", " + schedule + ", recompute " + name(recompute));
