@@ -1,10 +1,10 @@
-// How much faster two stages on two cores are than one thread with the same micro-batches, against the bound 2M / (M +
-// 1).
+// How much faster two workers on two cores are than one thread with the same micro-batches, against the bound that the
+// schedule has with equal stages and free communication: 2M / (M + 1) for gpipe and 1f1b.
 //
 //   speed_benchmark [repeats]       default: 3; two to three minutes
 //
 // The model: a Transformer of 8 blocks, d 512, 8 heads, feed-forward 2048, sequence 128, 1000 tokens; batch 32.
-// Not on Google Benchmark: a ratio means something only if its two sides run in turns. Each turn is plain, gpipe, 1f1b.
+// Not on Google Benchmark: a ratio means something only if its two sides run in turns. Each turn is plain, gpipe, 1f1b, zb-h1, zb-v.
 //
 // Where the speed-up stays below the bound, three factors say why; ratio = schedule x work x outside:
 //   schedule   (1 - bubble) against the bubble of equal stages: unequal stages, late hand-offs
@@ -57,6 +57,7 @@ std::int64_t page_faults() {
 struct Contender {
   std::string name;
   std::function<StepResult()> step;
+  double ideal_bubble = 0;
   Samples samples = {};
   std::vector<double> makespan = {};
   std::vector<double> busy = {};     // of all stages
@@ -92,8 +93,8 @@ void print(int num_micro_batches, const Contender& plain, const Contender& pipel
   const double wall = median(pipelined.samples.wall);
   const double plain_wall = median(plain.samples.wall);
   const double speed_up = plain_wall / wall;
-  const double bound = 2.0 * num_micro_batches / (num_micro_batches + 1);
-  const double ideal_bubble = 1.0 / (num_micro_batches + 1);
+  const double ideal_bubble = pipelined.ideal_bubble;
+  const double bound = kNumStages * (1 - ideal_bubble);
   const double bubble = median(pipelined.bubble);
   fmt::print("{:>2} {:>6} {:>8.2f} {:>7.2f} {:>9.3f} {:>6.3f} {:>6.3f} | {:>9.3f} {:>6.3f} {:>8.3f} | {:>6.3f}",
              num_micro_batches, pipelined.name, plain_wall, wall, speed_up, bound, speed_up / bound,
@@ -115,13 +116,15 @@ void run(int num_micro_batches, int repeats) {
                           result.loss = plain_step(model, num_micro_batches, input, target);
                           return result;
                         }});
-  for (const char* schedule : {"gpipe", "1f1b"}) {
-    // The head is a sixth of a block: no other cut of the ten layers is nearer to equal.
-    Pipeline pipeline(model, PipelineOptions(kNumStages)
-                                 .num_micro_batches(num_micro_batches)
-                                 .schedule(schedule)
-                                 .balance({1 + kNumBlocks / 2, kNumBlocks / 2 + 1}));
-    contenders.push_back({schedule, [=]() mutable { return pipeline->train_step(input, target, &token_loss); }});
+  for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v"}) {
+    const Schedule actions = make_schedule(schedule, kNumStages, num_micro_batches);
+    // The head is a sixth of a block: no other cuts of the ten layers are nearer to equal.
+    const std::vector<int> balance =
+        actions.num_stages == 2 ? std::vector<int>{1 + kNumBlocks / 2, kNumBlocks / 2 + 1} : std::vector<int>{3, 2, 2, 3};
+    Pipeline pipeline(
+        model, PipelineOptions(kNumStages).num_micro_batches(num_micro_batches).schedule(schedule).balance(balance));
+    contenders.push_back({schedule, [=]() mutable { return pipeline->train_step(input, target, &token_loss); },
+                          simulate(actions, uniform_costs(actions)).bubble_fraction});
   }
   for (int repeat = -1; repeat < repeats; ++repeat) {  // the first warms up
     for (Contender& contender : contenders) {
@@ -141,6 +144,7 @@ void run(int num_micro_batches, int repeats) {
 }  // namespace gpipe::benchmarks
 
 int main(int argc, char** argv) {
+  gpipe::keep_freed_memory();  // page faults of the plain loop must not flatter the others
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 3;
   at::set_num_threads(1);
   fmt::print("Transformer of 8 blocks, batch 32, K = 2, one intra-op thread each; medians of {} runs in turns\n\n",
