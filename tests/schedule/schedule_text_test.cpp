@@ -2,6 +2,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "gpipe/error.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/recompute.h"
@@ -113,6 +116,16 @@ TEST(ScheduleText, RefusesOtherCellsOfTwoActions) {
   } catch (const ParseError& error) {
     EXPECT_EQ(error.column(), 10);
   }
+}
+
+// The file is DualPipeV as PyTorch exports it, cell for cell.
+TEST(ScheduleText, ReadsPyTorchsDualPipeVAndWritesItBack) {
+  std::ifstream file(std::string(GPIPE_TEST_DATA_DIR) + "/schedules/dualpipe-v_4_workers_10_micro_batches.csv");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Schedule schedule = parse_schedule(text);
+  EXPECT_TRUE(validate(schedule).canonical);
+  EXPECT_EQ(to_csv(schedule), text);
+  EXPECT_EQ(to_csv(schedules::dualpipe_v(4, 10)), text);
 }
 
 TEST(ScheduleText, ExplainsThatCommunicationIsNotWritten) {

@@ -140,7 +140,7 @@ TEST(Peers, AnotherVersionIsNamed) {
       Peers peers(world_of(1, 2, port));
       FAIL();
     } catch (const HandshakeError& error) {
-      EXPECT_THAT(error.what(), HasSubstr("speaks version 7 of gpipe's protocol, this rank version 2"));
+      EXPECT_THAT(error.what(), HasSubstr("speaks version 7 of gpipe's protocol, this rank version 3"));
     }
   });
 }

@@ -20,7 +20,7 @@
 
 namespace gpipe {
 
-constexpr std::uint32_t kWireVersion = 2;
+constexpr std::uint32_t kWireVersion = 3;
 constexpr std::array<char, 8> kWireMagic = {'g', 'p', 'i', 'p', 'e', '-', 'p', '\n'};
 
 // What a connection is for.
