@@ -6,8 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-#include "gpipe/plan/interval_bytes.h"
-#include "gpipe/plan/partition_memory.h"
+#include "gpipe/plan/intervals.h"
 
 namespace gpipe::train {
 namespace {
@@ -57,7 +56,7 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
   const Profile profile = profile_of(size, rows_of(family_, setting));
-  return least_fullest_bytes(IntervalBytes(profile, kOptimizerSlots), peak_live_by_stage(schedule_of(setting)));
+  return IntervalBytes(profile, kOptimizerSlots).least_fullest_bytes(peak_live_by_stage(schedule_of(setting)));
 }
 
 bool CapacitySearch::is_too_large(int size) const {

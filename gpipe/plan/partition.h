@@ -13,7 +13,7 @@
 namespace gpipe {
 
 // Among equals, both take the least max(t), then the least sum(t), then the least sum(t²), then the partition whose
-// first stages have the fewest layers. All comparisons are exact: see Note [Ticks] in interval_seconds.h.
+// first stages have the fewest layers. All comparisons are exact: see Note [Ticks] in intervals.h.
 enum class Objective {
   kMakespan,      // sum(t) + (M-1)·max(t) over the stages' seconds t: a step of gpipe or 1f1b
   kSlowestStage,  // max(t)
@@ -86,6 +86,9 @@ Partition partition(const Profile& profile, const PartitionOptions& options);
 // `partition` does, and if the layers do not add up.
 Partition partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
                        const PartitionOptions& options);
+
+// Fills the slowest and the makespan from the stages.
+void add_up(Partition& partition, int num_micro_batches);
 
 // Throws InvalidArgument unless every stage has a layer and they add up to `num_layers`.
 void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers);

@@ -2,22 +2,27 @@
 
 #include <fmt/format.h>
 
+#include <optional>
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/plan/backward_parts.h"
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/text/require.h"
+#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {
 
+template <typename AnySchedule>
+AnySchedule with_modes(AnySchedule schedule, Recompute mode, const std::vector<Recompute>& by_stage) {
+  return by_stage.empty() ? with_recompute(std::move(schedule), mode) : with_recompute(std::move(schedule), by_stage);
+}
+
 LongSchedule schedule_for(const PlanOptions& options, int num_workers) {
-  const LongSchedule schedule =
-      make_long_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks);
-  return options.recompute_by_stage.empty() ? with_recompute(schedule, options.recompute)
-                                            : with_recompute(schedule, options.recompute_by_stage);
+  return with_modes(make_long_schedule(options.schedule, num_workers, options.num_micro_batches, options.chunks),
+                    options.recompute, options.recompute_by_stage);
 }
 
 int chunks_of(const PlanOptions& options) {
@@ -29,62 +34,30 @@ void check(const Profile& profile, const PlanOptions& options, int chunks) {
   check_profile(profile);
   const std::int64_t num_layers = static_cast<std::int64_t>(profile.layers.size());
   const std::int64_t num_stages = std::int64_t{options.num_stages} * chunks;
-  if (num_stages > num_layers) {
-    throw InvalidArgument(
-        fmt::format("schedule \"{}\" puts {} {} on each of {} workers, and the profile has {} layers for these {} "
-                    "stages; ask for at "
-                    "most {} workers, or split layers",
-                    options.schedule, chunks, chunks == 1 ? "stage" : "stages", options.num_stages, num_layers,
-                    num_stages, num_layers / chunks));
-  }
-  if (!options.worker_speed.empty() && options.worker_speed.size() != static_cast<std::size_t>(options.num_stages)) {
-    throw InvalidArgument(fmt::format("worker_speed has {} entries for {} workers; expected one per worker, or none",
-                                      options.worker_speed.size(), options.num_stages));
-  }
+  require(
+      num_stages <= num_layers,
+      "schedule \"{}\" puts {} {} on each of {} workers, and the profile has {} layers for these {} stages; ask for "
+      "at most {} workers, or split layers",
+      options.schedule, chunks, chunks == 1 ? "stage" : "stages", options.num_stages, num_layers, num_stages,
+      num_layers / chunks);
+  const std::size_t num_speeds = options.worker_speed.size();
+  require(num_speeds == 0 || num_speeds == static_cast<std::size_t>(options.num_stages),
+          "worker_speed has {} entries for {} workers; expected one per worker, or none", num_speeds,
+          options.num_stages);
 }
 
 // The profile with the backward the schedule runs: a split one takes the sum of its parts.
 Profile as_run(Profile profile, const Schedule& schedule) {
   if (!schedule.splits_backward()) return profile;
   for (LayerProfile& layer : profile.layers) {
-    const BackwardParts parts = backward_parts(layer);
-    layer.backward_seconds = parts.input_grad_seconds + parts.weight_grad_seconds;
+    layer.backward_seconds = input_grad_seconds(layer) + weight_grad_seconds(layer);
   }
   return profile;
 }
 
-// Asked for what the stages of schedules for other numbers of workers hold, until that has taken some seconds.
-class OtherSizes {
- public:
-  OtherSizes(const PlanOptions& options, int chunks) : options_(options), chunks_(chunks) {}
-
-  // Empty if there is no such schedule, or no time.
-  std::vector<std::vector<Live>> live(int num_stages) {
-    if (num_stages % chunks_ != 0 || num_actions_ > kMaxActions || !options_.recompute_by_stage.empty()) return {};
-    try {
-      const LongSchedule schedule = schedule_for(options_, num_stages / chunks_);
-      num_actions_ += schedule.written.num_actions();
-      largest_num_workers_ = schedule.num_workers();
-      return peak_live_by_stage(schedule);
-    } catch (const InvalidArgument&) {
-      return {};
-    }
-  }
-
-  bool gave_up() const { return num_actions_ > kMaxActions; }
-  int largest_num_workers() const { return largest_num_workers_; }
-
- private:
-  static constexpr std::int64_t kMaxActions = 40'000'000;
-  const PlanOptions& options_;
-  const int chunks_;
-  std::int64_t num_actions_ = 0;
-  int largest_num_workers_ = 0;
-};
-
 // The error of `partition`, in workers and with what else there is to say.
 InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& options, int chunks,
-                           const OtherSizes& others) {
+                           std::optional<int> gave_up_at) {
   const int num_workers = error.smallest_num_stages() / chunks;
   std::string what = error.what();
   if (chunks > 1) {
@@ -93,8 +66,8 @@ InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& opti
         num_workers == 0 ? "" : fmt::format(", on {} workers", num_workers), options.schedule, chunks, chunks,
         *options.memory_limit_bytes);
   }
-  if (num_workers == 0 && others.gave_up()) {
-    what += fmt::format("; the search for it ended at {} workers, more may fit", others.largest_num_workers());
+  if (num_workers == 0 && gave_up_at) {
+    what += fmt::format("; the search for it ended at {} workers, more may fit", *gave_up_at);
   }
   return InfeasibleError(what, error.missing_bytes(), num_workers);
 }
@@ -129,16 +102,13 @@ Plan make_plan(const Profile& profile, const PlanOptions& options, int chunks, P
 }  // namespace
 
 Schedule schedule_of(const Plan& plan) {
-  Schedule schedule = make_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks);
-  return plan.recompute_by_stage.empty() ? with_recompute(std::move(schedule), plan.recompute)
-                                         : with_recompute(std::move(schedule), plan.recompute_by_stage);
+  return with_modes(make_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks),
+                    plan.recompute, plan.recompute_by_stage);
 }
 
 LongSchedule long_schedule_of(const Plan& plan) {
-  const LongSchedule schedule =
-      make_long_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks);
-  return plan.recompute_by_stage.empty() ? with_recompute(schedule, plan.recompute)
-                                         : with_recompute(schedule, plan.recompute_by_stage);
+  return with_modes(make_long_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks),
+                    plan.recompute, plan.recompute_by_stage);
 }
 
 PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule) {
@@ -166,16 +136,29 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
   const LongSchedule schedule = schedule_for(options, options.num_stages);
-  OtherSizes others(options, chunks);
   PartitionOptions for_partition = partition_options(options, schedule, chunks);
-  for_partition.live_for = [&](int num_stages) {
-    return find_smallest ? others.live(num_stages) : std::vector<std::vector<Live>>();
+  // Schedules for other numbers of workers are made until that has taken some seconds.
+  constexpr std::int64_t kMaxActions = 40'000'000;
+  std::int64_t num_actions = 0;
+  int largest_num_workers = 0;
+  for_partition.live_for = [&](int num_stages) -> std::vector<std::vector<Live>> {
+    const bool is_looked_for = find_smallest && options.recompute_by_stage.empty() && num_actions <= kMaxActions;
+    if (!is_looked_for || num_stages % chunks != 0) return {};
+    try {
+      const LongSchedule other = schedule_for(options, num_stages / chunks);
+      num_actions += other.written.num_actions();
+      largest_num_workers = other.num_workers();
+      return peak_live_by_stage(other);
+    } catch (const InvalidArgument&) {  // there is no such schedule
+      return {};
+    }
   };
   try {
     return make_plan(profile, options, chunks,
                      partition(as_run(profile, schedule.written), options_for_schedule(for_partition, schedule)));
   } catch (const InfeasibleError& error) {
-    throw in_workers(error, options, chunks, others);
+    throw in_workers(error, options, chunks,
+                     num_actions > kMaxActions ? std::optional(largest_num_workers) : std::nullopt);
   }
 }
 
@@ -186,6 +169,38 @@ Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const 
   const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
   return make_plan(profile, options, chunks,
                    partition_of(as_run(profile, schedule.written), layers_per_stage, for_partition));
+}
+
+Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int num_micro_batches) {
+  check_profile(profile);
+  const int measured = profile.samples_per_micro_batch;
+  require(measured != 0,
+          "the profile does not say how many samples its micro-batch had; add samples_per_micro_batch to it, or leave "
+          "the mini-batch's samples out and give the number of micro-batches");
+  require(num_micro_batches >= 1 && mini_batch_samples >= num_micro_batches,
+          "{} samples cannot be split into {} micro-batches; expected 1 to {}", mini_batch_samples, num_micro_batches,
+          mini_batch_samples);
+  const int largest = (mini_batch_samples - 1) / num_micro_batches + 1;
+  const double factor = static_cast<double>(mini_batch_samples) / num_micro_batches / measured;
+  const auto scaled = [&](std::int64_t bytes) {  // rounded up
+    return saturated((WideBytes{bytes} * largest + measured - 1) / measured);
+  };
+  Profile result = profile;
+  result.samples_per_micro_batch = largest;
+  for (LayerProfile& layer : result.layers) {
+    layer.forward_seconds *= factor;
+    layer.backward_seconds *= factor;
+    if (layer.input_grad_seconds) *layer.input_grad_seconds *= factor;
+    if (layer.weight_grad_seconds) *layer.weight_grad_seconds *= factor;
+    for (std::int64_t* bytes : {&layer.activation_bytes, &layer.output_bytes, &layer.kept_output_bytes}) {
+      *bytes = scaled(*bytes);
+    }
+    for (std::optional<std::int64_t>* bytes : {&layer.forward_working_bytes, &layer.backward_working_bytes}) {
+      if (*bytes) *bytes = scaled(**bytes);
+    }
+  }
+  for (SkipProfile& skip : result.skips) skip.bytes = scaled(skip.bytes);
+  return result;
 }
 
 }  // namespace gpipe

@@ -32,11 +32,6 @@ const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
 const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kTables = {"stages", "workers", "skips"};
 
-std::string lines(const std::vector<std::string>& elements) {
-  if (elements.empty()) return "[]";
-  return fmt::format("[\n    {}\n  ]", fmt::join(elements, ",\n    "));
-}
-
 // The seconds and the bytes of a stage by their names in the file.
 constexpr std::pair<const char*, double StageCosts::*> kSeconds[] = {
     {"forward_seconds", &StageCosts::forward_seconds},       {"backward_seconds", &StageCosts::backward_seconds},
@@ -53,7 +48,7 @@ constexpr std::pair<const char*, std::int64_t StageCosts::*> kBytes[] = {
     {"backward_working_bytes", &StageCosts::backward_working_bytes},
 };
 
-std::string stage_line(const Plan& plan, std::size_t stage) {
+Json stage_object(const Plan& plan, std::size_t stage) {
   Json json;
   json["layers"] = plan.layers_per_stage[stage];
   json["seconds"] = plan.partition.stages[stage].seconds;
@@ -62,22 +57,14 @@ std::string stage_line(const Plan& plan, std::size_t stage) {
   for (const auto& [name, member] : kBytes) json[name] = plan.costs.stages[stage].*member;
   if (!plan.recompute_by_stage.empty()) json["recompute"] = name(plan.recompute_by_stage[stage]);
   if (!plan.rematerialization.empty()) json["rematerialization"] = to_text(plan.rematerialization[stage]);
-  return one_line_json(json);
+  return json;
 }
 
-std::string worker_line(const Plan& plan, std::size_t worker) {
+Json worker_object(const Plan& plan, std::size_t worker) {
   Json json = Json::object();
   if (!plan.predicted_peak_bytes.empty()) json["predicted_peak_bytes"] = plan.predicted_peak_bytes[worker];
   if (!plan.costs.worker_speed.empty()) json["speed"] = plan.costs.worker_speed[worker];
-  return one_line_json(json);
-}
-
-std::string skip_line(const Plan& plan, std::size_t skip) {
-  Json json;
-  json["from_stage"] = plan.costs.routes.skips[skip].from_stage;
-  json["to_stage"] = plan.costs.routes.skips[skip].to_stage;
-  json["bytes"] = plan.costs.skip_bytes[skip];
-  return one_line_json(json);
+  return json;
 }
 
 Recompute read_mode(const JsonReader& record) {
@@ -125,7 +112,7 @@ class PlanReader {
     for_each("workers", kWorkerForm, [this](const JsonReader& worker) { read_worker(worker); });
     check_workers();
     for_each("skips", kSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
-    add_up();
+    add_up(plan_.partition, plan_.num_micro_batches);
     return std::move(plan_);
   }
 
@@ -223,15 +210,6 @@ class PlanReader {
     plan_.costs.skip_bytes.push_back(record.bytes("bytes"));
   }
 
-  void add_up() {
-    double sum = 0;
-    for (const PartitionStage& stage : plan_.partition.stages) {
-      plan_.partition.slowest_seconds = std::max(plan_.partition.slowest_seconds, stage.seconds);
-      sum += stage.seconds;
-    }
-    plan_.partition.makespan_seconds = sum + (plan_.num_micro_batches - 1) * plan_.partition.slowest_seconds;
-  }
-
   const std::string_view json_;
   const JsonTables tables_;
   Plan plan_;
@@ -250,17 +228,19 @@ std::string to_json(const Plan& plan) {
   if (std::isfinite(plan.costs.link.bytes_per_second)) {
     top["link_bytes_per_second"] = plan.costs.link.bytes_per_second;
   }
-  std::string text = "{\n";
-  for (const auto& [key, value] : top.items()) text += fmt::format("  \"{}\": {},\n", key, one_line_json(value));
-  std::vector<std::string> stages;
-  std::vector<std::string> workers;
-  std::vector<std::string> skips;
-  for (std::size_t stage = 0; stage < plan.layers_per_stage.size(); ++stage) stages.push_back(stage_line(plan, stage));
-  for (int worker = 0; worker < plan.num_workers(); ++worker) workers.push_back(worker_line(plan, worker));
-  for (std::size_t skip = 0; skip < plan.costs.skip_bytes.size(); ++skip) skips.push_back(skip_line(plan, skip));
-  text += fmt::format("  \"stages\": {},\n  \"workers\": {},\n  \"skips\": {}\n}}\n", lines(stages), lines(workers),
-                      lines(skips));
-  return text;
+  top["stages"] = Json::array();
+  top["workers"] = Json::array();
+  top["skips"] = Json::array();
+  for (std::size_t stage = 0; stage < plan.layers_per_stage.size(); ++stage) {
+    top["stages"].push_back(stage_object(plan, stage));
+  }
+  for (int worker = 0; worker < plan.num_workers(); ++worker) top["workers"].push_back(worker_object(plan, worker));
+  for (std::size_t skip = 0; skip < plan.costs.skip_bytes.size(); ++skip) {
+    const SkipRoute& route = plan.costs.routes.skips[skip];
+    top["skips"].push_back(
+        {{"from_stage", route.from_stage}, {"to_stage", route.to_stage}, {"bytes", plan.costs.skip_bytes[skip]}});
+  }
+  return table_json(top);
 }
 
 Plan parse_plan(std::string_view json) { return PlanReader(json).read(); }

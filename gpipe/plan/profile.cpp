@@ -6,21 +6,27 @@
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <unordered_map>
 
-#include "gpipe/error.h"
+#include "gpipe/text/json_record.h"
 #include "gpipe/text/json_text.h"
+#include "gpipe/text/require.h"
 
 namespace gpipe {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string lines(const std::vector<std::string>& elements) {
-  if (elements.empty()) return "[]";
-  return fmt::format("[\n    {}\n  ]", fmt::join(elements, ",\n    "));
-}
+const JsonForm kProfileForm = {"profile", {"samples_per_micro_batch"}, 0};
+const JsonForm kLayerForm = {"layer",
+                             {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes",
+                              "output_bytes", "input_grad_seconds", "weight_grad_seconds", "gradient_bytes",
+                              "buffer_bytes", "kept_output_bytes", "forward_working_bytes", "backward_working_bytes"},
+                             6};
+const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
+const std::vector<std::string> kTables = {"layers", "skips"};
 
-std::string to_json(const LayerProfile& layer) {
+Json to_object(const LayerProfile& layer) {
   Json json;
   json["name"] = layer.name;
   json["forward_seconds"] = layer.forward_seconds;
@@ -35,57 +41,129 @@ std::string to_json(const LayerProfile& layer) {
   if (layer.kept_output_bytes != 0) json["kept_output_bytes"] = layer.kept_output_bytes;
   if (layer.forward_working_bytes) json["forward_working_bytes"] = *layer.forward_working_bytes;
   if (layer.backward_working_bytes) json["backward_working_bytes"] = *layer.backward_working_bytes;
-  return one_line_json(json);
-}
-
-std::string to_json(const SkipProfile& skip) {
-  Json json;
-  json["name"] = skip.name;
-  json["from"] = skip.from;
-  json["to"] = skip.to;
-  json["bytes"] = skip.bytes;
-  return one_line_json(json);
-}
-
-void check_seconds(const std::string& where, const char* field, double seconds) {
-  if (std::isfinite(seconds) && seconds >= 0) return;
-  throw InvalidArgument(fmt::format("{}: {} is {}; expected a finite number, 0 or more", where, field, seconds));
-}
-
-// A sum of bytes that stays below 2^63.
-class ByteSum {
- public:
-  void add(const std::string& where, const char* field, std::int64_t bytes) {
-    if (bytes < 0) throw InvalidArgument(fmt::format("{}: {} is {}; expected 0 or more", where, field, bytes));
-    if (bytes > std::numeric_limits<std::int64_t>::max() - sum_) {
-      throw InvalidArgument(
-          fmt::format("{}: with {} of {}, the profile's bytes add up to more than 2^63-1", where, field, bytes));
-    }
-    sum_ += bytes;
-  }
-
- private:
-  std::int64_t sum_ = 0;
-};
-
-void check_working(const std::string& where, const char* field, std::int64_t bytes, const LayerProfile& layer) {
-  if (bytes >= layer.activation_bytes) return;
-  throw InvalidArgument(fmt::format("{}: {} is {}; expected at least activation_bytes ({})", where, field, bytes,
-                                    layer.activation_bytes));
+  return json;
 }
 
 void check_order(const std::string& where, const LayerProfile& layer, std::int64_t kept_before) {
-  if (layer.kept_output_bytes > std::min(layer.output_bytes, layer.activation_bytes + kept_before)) {
-    throw InvalidArgument(
-        fmt::format("{}: kept_output_bytes is {}; expected at most output_bytes ({}), and activation_bytes with "
-                    "kept_output_bytes of the layer before ({})",
-                    where, layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes + kept_before));
+  require(layer.kept_output_bytes <= std::min(layer.output_bytes, layer.activation_bytes + kept_before),
+          "{}: kept_output_bytes is {}; expected at most output_bytes ({}), and activation_bytes with "
+          "kept_output_bytes of the layer before ({})",
+          where, layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes + kept_before);
+  const auto check_working = [&](const char* field, std::int64_t bytes) {
+    require(bytes >= layer.activation_bytes, "{}: {} is {}; expected at least activation_bytes ({})", where, field,
+            bytes, layer.activation_bytes);
+  };
+  check_working("forward_working_bytes", forward_working_bytes(layer));
+  check_working("backward_working_bytes", backward_working_bytes(layer));
+}
+
+// "layer 3 \"conv\": "
+std::string where(const JsonRecord& record, const JsonForm& form, std::size_t index) {
+  for (const JsonField& field : record.fields) {
+    if (field.name != "name" || !std::holds_alternative<std::string>(field.value)) continue;
+    return fmt::format("{} {} {}: ", form.what, index, json_shown(field.value));
   }
-  check_working(where, "forward_working_bytes", forward_working_bytes(layer), layer);
-  check_working(where, "backward_working_bytes", backward_working_bytes(layer), layer);
+  return fmt::format("{} {}: ", form.what, index);
+}
+
+std::optional<std::int64_t> read_working(const JsonReader& record, const char* name, const LayerProfile& layer) {
+  if (!record.has(name)) return std::nullopt;
+  const std::int64_t bytes = record.bytes(name);
+  if (bytes < layer.activation_bytes) {
+    record.fail_value(record.field(name), fmt::format("at least \"activation_bytes\" ({})", layer.activation_bytes));
+  }
+  return bytes;
+}
+
+LayerProfile read_layer(const JsonReader& record, std::int64_t kept_before) {
+  LayerProfile layer;
+  layer.name = record.string("name");
+  layer.forward_seconds = record.seconds("forward_seconds");
+  layer.backward_seconds = record.seconds("backward_seconds");
+  if (record.has("input_grad_seconds")) layer.input_grad_seconds = record.seconds("input_grad_seconds");
+  if (record.has("weight_grad_seconds")) layer.weight_grad_seconds = record.seconds("weight_grad_seconds");
+  layer.parameter_bytes = record.bytes("parameter_bytes");
+  layer.activation_bytes = record.bytes("activation_bytes");
+  layer.output_bytes = record.bytes("output_bytes");
+  if (record.has("gradient_bytes")) layer.gradient_bytes = record.bytes("gradient_bytes");
+  if (record.has("buffer_bytes")) layer.buffer_bytes = record.bytes("buffer_bytes");
+  if (record.has("kept_output_bytes")) layer.kept_output_bytes = record.bytes("kept_output_bytes");
+  // Not the sum: these bytes can be anything.
+  if (layer.kept_output_bytes > layer.output_bytes || layer.kept_output_bytes - kept_before > layer.activation_bytes) {
+    record.fail_value(
+        record.field("kept_output_bytes"),
+        fmt::format("at most \"output_bytes\" ({}), and \"activation_bytes\" with \"kept_output_bytes\" of "
+                    "the layer before ({} + {})",
+                    layer.output_bytes, layer.activation_bytes, kept_before));
+  }
+  layer.forward_working_bytes = read_working(record, "forward_working_bytes", layer);
+  layer.backward_working_bytes = read_working(record, "backward_working_bytes", layer);
+  return layer;
+}
+
+// The layer that one end of a skip names.
+class LayerFinder {
+ public:
+  explicit LayerFinder(const std::vector<LayerProfile>& layers) : layers_(layers) {
+    for (std::size_t layer = 0; layer < layers.size(); ++layer) {
+      const auto [entry, is_new] = layer_of_name_.emplace(layers[layer].name, static_cast<int>(layer));
+      if (!is_new) entry->second = kSeveral;
+    }
+  }
+
+  int find(const JsonReader& skip, const char* end) const {
+    const JsonField& given = skip.field(end);
+    const auto* index = std::get_if<std::uint64_t>(&given.value);
+    if (index != nullptr && *index < layers_.size()) return static_cast<int>(*index);
+    const auto* name = std::get_if<std::string>(&given.value);
+    if (name == nullptr) {
+      skip.fail_value(given, fmt::format("a layer: an index from 0 to {}, or a name", layers_.size() - 1));
+    }
+    const auto found = layer_of_name_.find(*name);
+    if (found == layer_of_name_.end()) {
+      std::vector<std::string> names;
+      for (const LayerProfile& layer : layers_) names.push_back(layer.name);
+      skip.fail(given.value_offset, fmt::format("{} names layer {}, which does not exist{}", json_quoted(given.name),
+                                                json_quoted(*name), json_hint(*name, names)));
+    }
+    if (found->second == kSeveral) {
+      skip.fail(given.value_offset, fmt::format("{} names layer {}, but several layers have that name; give the index",
+                                                json_quoted(given.name), json_quoted(*name)));
+    }
+    return found->second;
+  }
+
+ private:
+  static constexpr int kSeveral = -1;
+
+  const std::vector<LayerProfile>& layers_;
+  std::unordered_map<std::string, int> layer_of_name_;
+};
+
+SkipProfile read_skip(const JsonReader& record, const LayerFinder& layers) {
+  SkipProfile skip;
+  skip.name = record.string("name");
+  skip.from = layers.find(record, "from");
+  skip.to = layers.find(record, "to");
+  skip.bytes = record.bytes("bytes");
+  if (skip.from > skip.to) {
+    record.fail(record.field("to").value_offset,
+                fmt::format("goes from layer {} back to layer {}; expected from <= to", skip.from, skip.to));
+  }
+  return skip;
 }
 
 }  // namespace
+
+double input_grad_seconds(const LayerProfile& layer) {
+  if (layer.input_grad_seconds) return *layer.input_grad_seconds;
+  if (!layer.weight_grad_seconds) return layer.backward_seconds / 2;
+  return std::max(0.0, layer.backward_seconds - *layer.weight_grad_seconds);
+}
+
+double weight_grad_seconds(const LayerProfile& layer) {
+  return layer.weight_grad_seconds.value_or(std::max(0.0, layer.backward_seconds - input_grad_seconds(layer)));
+}
 
 std::int64_t forward_working_bytes(const std::vector<LayerProfile>& layers, int layer, int begin) {
   const LayerProfile& at_work = layers[layer];
@@ -96,50 +174,85 @@ std::int64_t forward_working_bytes(const std::vector<LayerProfile>& layers, int 
 }
 
 void check_profile(const Profile& profile) {
-  if (profile.layers.empty()) throw InvalidArgument("the profile has no layers");
-  if (profile.samples_per_micro_batch < 0) {
-    throw InvalidArgument(
-        fmt::format("samples_per_micro_batch is {}; expected 0 or more", profile.samples_per_micro_batch));
-  }
+  require(!profile.layers.empty(), "the profile has no layers");
+  require(profile.samples_per_micro_batch >= 0, "samples_per_micro_batch is {}; expected 0 or more",
+          profile.samples_per_micro_batch);
+  std::string where;
+  std::int64_t sum = 0;  // of all bytes
+  const auto check_seconds = [&](const char* field, double seconds) {
+    require(std::isfinite(seconds) && seconds >= 0, "{}: {} is {}; expected a finite number, 0 or more", where, field,
+            seconds);
+  };
+  const auto add_bytes = [&](const char* field, std::int64_t bytes) {
+    require(bytes >= 0, "{}: {} is {}; expected 0 or more", where, field, bytes);
+    require(bytes <= std::numeric_limits<std::int64_t>::max() - sum,
+            "{}: with {} of {}, the profile's bytes add up to more than 2^63-1", where, field, bytes);
+    sum += bytes;
+  };
   const int num_layers = static_cast<int>(profile.layers.size());
-  ByteSum sum;
   for (int index = 0; index < num_layers; ++index) {
     const LayerProfile& layer = profile.layers[index];
-    const std::string where = fmt::format("layer {} \"{}\"", index, layer.name);
-    check_seconds(where, "forward_seconds", layer.forward_seconds);
-    check_seconds(where, "backward_seconds", layer.backward_seconds);
-    check_seconds(where, "input_grad_seconds", layer.input_grad_seconds.value_or(0));
-    check_seconds(where, "weight_grad_seconds", layer.weight_grad_seconds.value_or(0));
-    sum.add(where, "parameter_bytes", layer.parameter_bytes);
-    sum.add(where, "activation_bytes", layer.activation_bytes);
-    sum.add(where, "output_bytes", layer.output_bytes);
-    sum.add(where, "gradient_bytes", layer.gradient_bytes.value_or(0));
-    sum.add(where, "buffer_bytes", layer.buffer_bytes);
-    sum.add(where, "kept_output_bytes", layer.kept_output_bytes);
-    sum.add(where, "forward_working_bytes", layer.forward_working_bytes.value_or(0));
-    sum.add(where, "backward_working_bytes", layer.backward_working_bytes.value_or(0));
+    where = fmt::format("layer {} \"{}\"", index, layer.name);
+    check_seconds("forward_seconds", layer.forward_seconds);
+    check_seconds("backward_seconds", layer.backward_seconds);
+    check_seconds("input_grad_seconds", layer.input_grad_seconds.value_or(0));
+    check_seconds("weight_grad_seconds", layer.weight_grad_seconds.value_or(0));
+    add_bytes("parameter_bytes", layer.parameter_bytes);
+    add_bytes("activation_bytes", layer.activation_bytes);
+    add_bytes("output_bytes", layer.output_bytes);
+    add_bytes("gradient_bytes", layer.gradient_bytes.value_or(0));
+    add_bytes("buffer_bytes", layer.buffer_bytes);
+    add_bytes("kept_output_bytes", layer.kept_output_bytes);
+    add_bytes("forward_working_bytes", layer.forward_working_bytes.value_or(0));
+    add_bytes("backward_working_bytes", layer.backward_working_bytes.value_or(0));
     check_order(where, layer, index == 0 ? 0 : profile.layers[index - 1].kept_output_bytes);
   }
   for (std::size_t index = 0; index < profile.skips.size(); ++index) {
     const SkipProfile& skip = profile.skips[index];
-    const std::string where = fmt::format("skip {} \"{}\"", index, skip.name);
-    if (skip.from < 0 || skip.from > skip.to || skip.to >= num_layers) {
-      throw InvalidArgument(fmt::format("{} goes from layer {} to layer {}; expected 0 <= from <= to <= {}", where,
-                                        skip.from, skip.to, num_layers - 1));
-    }
-    sum.add(where, "bytes", skip.bytes);
+    where = fmt::format("skip {} \"{}\"", index, skip.name);
+    require(skip.from >= 0 && skip.from <= skip.to && skip.to < num_layers,
+            "{} goes from layer {} to layer {}; expected 0 <= from <= to <= {}", where, skip.from, skip.to,
+            num_layers - 1);
+    add_bytes("bytes", skip.bytes);
   }
 }
 
 std::string to_json(const Profile& profile) {
-  std::vector<std::string> layers;
-  std::vector<std::string> skips;
-  for (const LayerProfile& layer : profile.layers) layers.push_back(to_json(layer));
-  for (const SkipProfile& skip : profile.skips) skips.push_back(to_json(skip));
-  const std::string samples = profile.samples_per_micro_batch == 0 ? ""
-                                                                   : fmt::format("  \"samples_per_micro_batch\": {},\n",
-                                                                                 profile.samples_per_micro_batch);
-  return fmt::format("{{\n{}  \"layers\": {},\n  \"skips\": {}\n}}\n", samples, lines(layers), lines(skips));
+  Json json;
+  if (profile.samples_per_micro_batch != 0) json["samples_per_micro_batch"] = profile.samples_per_micro_batch;
+  json["layers"] = Json::array();
+  json["skips"] = Json::array();
+  for (const LayerProfile& layer : profile.layers) json["layers"].push_back(to_object(layer));
+  for (const SkipProfile& skip : profile.skips) {
+    json["skips"].push_back({{"name", skip.name}, {"from", skip.from}, {"to", skip.to}, {"bytes", skip.bytes}});
+  }
+  return table_json(json);
+}
+
+Profile parse_profile(std::string_view json) {
+  const JsonTables tables = parse_json_tables(json);
+  check_json_tables(json, tables, kProfileForm, kTables);
+  const JsonTable* layers = find_json_table(tables, "layers");
+  if (layers == nullptr) json_fail_at(json, tables.top.offset, "\"layers\" is missing");
+  if (layers->records.empty())
+    json_fail_at(json, layers->name_offset, "\"layers\" is empty; expected at least one layer");
+  Profile profile;
+  const JsonReader top(json, tables.top, kProfileForm, "");
+  if (top.has("samples_per_micro_batch")) profile.samples_per_micro_batch = top.count("samples_per_micro_batch", 0);
+  const auto read = [&](const JsonRecord& record, const JsonForm& form, std::size_t index) {
+    return JsonReader(json, record, form, where(record, form, index));
+  };
+  for (std::size_t index = 0; index < layers->records.size(); ++index) {
+    const std::int64_t kept_before = index == 0 ? 0 : profile.layers.back().kept_output_bytes;
+    profile.layers.push_back(read_layer(read(layers->records[index], kLayerForm, index), kept_before));
+  }
+  if (const JsonTable* skips = find_json_table(tables, "skips")) {
+    const LayerFinder finder(profile.layers);
+    for (std::size_t index = 0; index < skips->records.size(); ++index) {
+      profile.skips.push_back(read_skip(read(skips->records[index], kSkipForm, index), finder));
+    }
+  }
+  return profile;
 }
 
 }  // namespace gpipe

@@ -34,6 +34,8 @@ struct LayerProfile {
   std::optional<std::int64_t> backward_working_bytes;
 };
 
+double input_grad_seconds(const LayerProfile& layer);
+double weight_grad_seconds(const LayerProfile& layer);
 inline std::int64_t gradient_bytes(const LayerProfile& layer) {
   return layer.gradient_bytes.value_or(layer.parameter_bytes);
 }

@@ -46,8 +46,6 @@ class Rematerializer {
   std::vector<RematerializationPlan> frontier(int max_plans = 16) const;
 
  private:
-  [[noreturn]] void fail_infeasible(std::int64_t limit_bytes, int num_held) const;
-
   std::vector<RematerializationCosts> costs_;
   std::vector<int> block_begin_;  // first layer of each block, then the number of layers
   std::shared_ptr<const RematerializationTrades> trades_;

@@ -1,11 +1,9 @@
-// What stages cost, added up from their layers.
-#include <fmt/format.h>
-
+// What stages cost, added up from their layers, and what a rematerialization makes of it.
 #include <algorithm>
 
-#include "gpipe/error.h"
-#include "gpipe/plan/backward_parts.h"
-#include "gpipe/plan/plan.h"
+#include "gpipe/plan/long_plan.h"
+#include "gpipe/plan/stage_rematerialization.h"
+#include "gpipe/text/require.h"
 #include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
@@ -16,11 +14,10 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
   WideBytes static_bytes = 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = layers[index];
-    const BackwardParts parts = backward_parts(layer);
     costs.forward_seconds += layer.forward_seconds;
     costs.backward_seconds += layer.backward_seconds;
-    costs.input_grad_seconds += parts.input_grad_seconds;
-    costs.weight_grad_seconds += parts.weight_grad_seconds;
+    costs.input_grad_seconds += input_grad_seconds(layer);
+    costs.weight_grad_seconds += weight_grad_seconds(layer);
     costs.forward_working_bytes =
         std::max(costs.forward_working_bytes, costs.activation_bytes + forward_working_bytes(layers, index, begin));
     costs.backward_working_bytes =
@@ -42,14 +39,20 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
   return costs;
 }
 
+// What one stage holds at its peak.
+std::int64_t peak_bytes_of(const Plan& plan, const LongSchedule& schedule, std::size_t stage) {
+  std::vector<StageBytes> bytes(plan.costs.stages.size());
+  bytes[stage] = stage_bytes(plan.costs.stages[stage]);
+  return peak_bytes_of_worker(schedule, bytes, schedule.written.worker_of_stage[stage]);
+}
+
 }  // namespace
 
 Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
                   int optimizer_slots) {
   check_profile(profile);
   check_layers_per_stage(layers_per_stage, profile.layers.size());
-  if (optimizer_slots < 0)
-    throw InvalidArgument(fmt::format("optimizer_slots is {}; expected 0 or more", optimizer_slots));
+  require(optimizer_slots >= 0, "optimizer_slots is {}; expected 0 or more", optimizer_slots);
   Costs costs;
   costs.link = link;
   std::vector<int> stage_of_layer;
@@ -67,6 +70,67 @@ Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_sta
     costs.stages[route.to_stage].kept_input_bytes += skip.bytes;
   }
   return costs;
+}
+
+std::vector<RematerializationCosts> rematerialization_costs(const Profile& profile, int begin, int end) {
+  std::vector<RematerializationCosts> costs;
+  const int last = static_cast<int>(profile.layers.size()) - 1;
+  for (int index = begin; index < end; ++index) {
+    const LayerProfile& layer = profile.layers[index];
+    const std::int64_t kept_input_bytes = index == begin ? 0 : profile.layers[index - 1].kept_output_bytes;
+    const std::int64_t kept_output_bytes = index == last ? 0 : layer.kept_output_bytes;
+    RematerializationCosts one;
+    one.forward_seconds = layer.forward_seconds;
+    one.backward_seconds = layer.backward_seconds;
+    one.activation_bytes = std::max<std::int64_t>(layer.activation_bytes + kept_input_bytes - kept_output_bytes, 0);
+    one.output_bytes = layer.output_bytes;
+    one.working_bytes =
+        std::max(forward_working_bytes(profile.layers, index, begin), backward_working_bytes(layer)) + kept_input_bytes;
+    one.output_grad_bytes = layer.output_bytes;
+    costs.push_back(one);
+  }
+  return costs;
+}
+
+bool uses_skips(const Profile& profile, int begin, int end) {
+  const auto is_inside = [&](int layer) { return layer >= begin && layer < end; };
+  return std::any_of(profile.skips.begin(), profile.skips.end(),
+                     [&](const SkipProfile& skip) { return is_inside(skip.from) || is_inside(skip.to); });
+}
+
+StageCosts with_rematerialization(StageCosts costs, const std::vector<RematerializationCosts>& layers,
+                                  const Rematerialization& rematerialization) {
+  if (rematerialization.empty()) return costs;
+  const RematerializationOutcome outcome = evaluate(layers, rematerialization);
+  costs.backward_seconds += outcome.recompute_seconds;
+  costs.input_grad_seconds += outcome.recompute_seconds;
+  costs.activation_bytes = outcome.kept_bytes;
+  costs.forward_working_bytes = outcome.forward_peak_bytes;
+  costs.backward_working_bytes = outcome.backward_peak_bytes;
+  // A run at the beginning keeps the input, and all of it.
+  if (rematerialization.front().begin == 0) costs.kept_input_bytes = costs.input_bytes;
+  return costs;
+}
+
+void set_rematerialization(Plan& plan, const Profile& profile,
+                           const std::vector<Rematerialization>& rematerialization) {
+  if (rematerialization.empty()) return;
+  plan.rematerialization = rematerialization;
+  const LongSchedule schedule = long_schedule_of(plan);
+  int begin = 0;
+  for (std::size_t stage = 0; stage < rematerialization.size(); ++stage) {
+    const int end = begin + plan.layers_per_stage[stage];
+    StageCosts& costs = plan.costs.stages[stage];
+    PartitionStage& predicted = plan.partition.stages[stage];
+    const double speed =
+        plan.costs.worker_speed.empty() ? 1 : plan.costs.worker_speed[schedule.written.worker_of_stage[stage]];
+    const double before = costs.backward_seconds;
+    costs = with_rematerialization(costs, rematerialization_costs(profile, begin, end), rematerialization[stage]);
+    predicted.seconds += (costs.backward_seconds - before) / speed;
+    predicted.bytes = peak_bytes_of(plan, schedule, stage);
+    begin = end;
+  }
+  add_up(plan.partition, plan.num_micro_batches);
 }
 
 }  // namespace gpipe

@@ -4,7 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
+#include <map>
 
 namespace gpipe::chart {
 namespace {
@@ -31,22 +31,6 @@ bool has_unit(double seconds) { return seconds >= 1e-12 && seconds < 1e9; }
 // Into [0, 1]; 0 for what is not a number.
 double clip(double fraction) { return fraction > 0 ? std::min(fraction, 1.0) : 0.0; }
 
-Bar make_bar(double start_seconds, double end_seconds, double makespan_seconds) {
-  Bar bar;
-  bar.begin = clip(start_seconds / makespan_seconds);
-  bar.end = std::max(bar.begin, clip(end_seconds / makespan_seconds));
-  return bar;
-}
-
-std::vector<int> stages_of(const std::vector<Span>& spans) {
-  std::vector<int> stages;
-  for (const Span& span : spans) {
-    const auto place = std::lower_bound(stages.begin(), stages.end(), span.action.stage);
-    if (place == stages.end() || *place != span.action.stage) stages.insert(place, span.action.stage);
-  }
-  return stages;
-}
-
 // 1, 2 or 5 times a power of ten, not below `least`.
 double round_step(double least) {
   const double power = std::pow(10.0, std::floor(std::log10(least)));
@@ -67,20 +51,22 @@ Row make_row(const Timeline& timeline, int worker) {
   const double makespan = timeline.makespan_seconds;
   if (!is_drawable(makespan)) return row;
   const WorkerTimeline& source = timeline.workers[worker];
-  const std::vector<int> stages = stages_of(source.spans);
-  row.num_chunks = std::max<int>(1, static_cast<int>(stages.size()));
+  std::map<int, int> chunk_of_stage;
+  for (const Span& span : source.spans) chunk_of_stage[span.action.stage] = 0;
+  int num_chunks = 0;
+  for (auto& [stage, chunk] : chunk_of_stage) chunk = num_chunks++;
+  row.num_chunks = std::max(1, num_chunks);
   row.busy_fraction = clip(source.busy_seconds / makespan);
   row.bars.reserve(source.spans.size() + 1);
+  const auto add = [&](double start_seconds, double end_seconds, int kind, int chunk) {
+    const double begin = clip(start_seconds / makespan);
+    row.bars.push_back({begin, std::max(begin, clip(end_seconds / makespan)), kind, chunk});
+  };
   for (const Span& span : source.spans) {
-    Bar bar = make_bar(span.start_seconds, span.end_seconds, makespan);
-    bar.kind = static_cast<int>(span.action.kind);
-    bar.chunk = static_cast<int>(std::lower_bound(stages.begin(), stages.end(), span.action.stage) - stages.begin());
-    row.bars.push_back(bar);
+    add(span.start_seconds, span.end_seconds, static_cast<int>(span.action.kind), chunk_of_stage[span.action.stage]);
   }
   if (source.update_end_seconds > source.update_start_seconds) {
-    Bar update = make_bar(source.update_start_seconds, source.update_end_seconds, makespan);
-    update.kind = kUpdate;
-    row.bars.push_back(update);
+    add(source.update_start_seconds, source.update_end_seconds, kUpdate, 0);
   }
   return row;
 }
@@ -114,5 +100,23 @@ std::string format_seconds(double seconds) {
 }
 
 std::string format_percent(double fraction) { return fmt::format("{:.1f}%", 100 * fraction); }
+
+std::string count(std::int64_t number, const char* noun, const char* plural_ending) {
+  return fmt::format("{} {}{}", number, noun, number == 1 ? "" : plural_ending);
+}
+
+std::vector<std::string> format_size(std::int64_t num_stages, std::int64_t num_workers,
+                                     std::int64_t num_micro_batches) {
+  std::vector<std::string> size = {count(num_stages, "stage")};
+  if (num_workers != num_stages) size.push_back(count(num_workers, "worker"));
+  size.push_back(count(num_micro_batches, "micro-batch", "es"));
+  return size;
+}
+
+std::string format_name(std::string name) {
+  const auto is_unfit = [](char byte) { return byte < ' ' || byte > '~'; };
+  std::replace_if(name.begin(), name.end(), is_unfit, '?');
+  return name;
+}
 
 }  // namespace gpipe::chart

@@ -51,4 +51,13 @@ std::string format_seconds(double seconds);
 // "27.3%"
 std::string format_percent(double fraction);
 
+// "1 stage", "2 stages"
+std::string count(std::int64_t number, const char* noun, const char* plural_ending = "s");
+
+// "3 stages", "2 workers" where that is another number, "4 micro-batches".
+std::vector<std::string> format_size(std::int64_t num_stages, std::int64_t num_workers, std::int64_t num_micro_batches);
+
+// Keeps a hostile name from moving the cursor, and every character at one column.
+std::string format_name(std::string name);
+
 }  // namespace gpipe::chart

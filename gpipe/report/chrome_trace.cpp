@@ -27,7 +27,6 @@ struct Slice {
   int worker = -1;  // none
   double begin = 0;
   double end = 0;
-  bool exists() const { return worker >= 0; }
   // Where arrows touch: inside, near the edges. On an edge a viewer could take the neighbour.
   double arrival() const { return begin + std::min(kNanosecond, (end - begin) / 4); }
   double departure() const { return end - std::min(kNanosecond, (end - begin) / 4); }
@@ -58,8 +57,14 @@ class Trace {
   explicit Trace(const Timeline& timeline) : timeline_(timeline), stages_(std::max(0, timeline.num_stages)) {}
 
   std::string write() {
+    nlohmann::json about = {{"schedule", timeline_.name},
+                            {"num_stages", timeline_.num_stages},
+                            {"num_micro_batches", timeline_.num_micro_batches},
+                            {"makespan_seconds", timeline_.makespan_seconds},
+                            {"bubble_fraction", timeline_.bubble_fraction}};
+    if (!timeline_.notes.empty()) about["notes"] = timeline_.notes;
     out_ = fmt::format("{{\"displayTimeUnit\":\"{}\",\"otherData\":{},\"traceEvents\":[",
-                       timeline_.makespan_seconds < 1e-3 ? "ns" : "ms", about());
+                       timeline_.makespan_seconds < 1e-3 ? "ns" : "ms", one_line_json(about));
     names();
     for (int worker = 0; worker < timeline_.num_workers(); ++worker) slices(worker);
     for (const Flow& flow : timeline_.flows) arrows(flow);
@@ -75,20 +80,9 @@ class Trace {
     fmt::format_to(std::back_inserter(out_), format, std::forward<Args>(args)...);
   }
 
-  static std::string dump(const nlohmann::json& json) { return one_line_json(json); }
-
-  std::string about() const {
-    return dump({{"schedule", timeline_.name},
-                 {"num_stages", timeline_.num_stages},
-                 {"num_micro_batches", timeline_.num_micro_batches},
-                 {"makespan_seconds", timeline_.makespan_seconds},
-                 {"bubble_fraction", timeline_.bubble_fraction},
-                 {"notes", timeline_.notes}});
-  }
-
   void names() {
     event(R"({{"ph":"M","pid":{},"tid":0,"name":"process_name","args":{{"name":{}}}}})", kProcess,
-          dump(timeline_.name.empty() ? "timeline" : timeline_.name));
+          one_line_json(nlohmann::json(timeline_.name.empty() ? "timeline" : timeline_.name)));
     for (int worker = 0; worker < timeline_.num_workers(); ++worker) {
       event(R"({{"ph":"M","pid":{0},"tid":{1},"name":"thread_name","args":{{"name":"worker {1}"}}}})", kProcess,
             worker);
@@ -99,7 +93,9 @@ class Trace {
 
   void slices(int worker) {
     const WorkerTimeline& source = timeline_.workers[worker];
-    const bool several_stages = has_several_stages(source);
+    const bool several_stages = std::any_of(source.spans.begin(), source.spans.end(), [&](const Span& span) {
+      return span.action.stage != source.spans.front().action.stage;
+    });
     for (const Span& span : source.spans) {
       const Slice slice = make_slice(worker, span.start_seconds, span.end_seconds);
       begin_slice(slice, chart::label(span.action, several_stages), static_cast<int>(span.action.kind));
@@ -118,13 +114,6 @@ class Trace {
     event(R"({{"ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":"{}","cat":"{}","cname":"{}")", kProcess,
           slice.worker, to_microseconds(slice.begin), to_microseconds(slice.end - slice.begin), label,
           chart::kind_name(kind), kColourNames[kind]);
-  }
-
-  static bool has_several_stages(const WorkerTimeline& worker) {
-    for (const Span& span : worker.spans) {
-      if (span.action.stage != worker.spans.front().action.stage) return true;
-    }
-    return false;
   }
 
   Slice update_slice(int worker) const {
@@ -167,7 +156,7 @@ class Trace {
   }
 
   void arrow(const std::string& name, const Slice& from, const Slice& to) {
-    if (!from.exists() || !to.exists()) return;
+    if (from.worker < 0 || to.worker < 0) return;
     event(R"({{"ph":"s","pid":{},"tid":{},"ts":{},"id":{},"name":"{}","cat":"message"}})", kProcess, from.worker,
           to_microseconds(from.departure()), num_arrows_, name);
     event(R"({{"ph":"f","bp":"e","pid":{},"tid":{},"ts":{},"id":{},"name":"{}","cat":"message"}})", kProcess, to.worker,

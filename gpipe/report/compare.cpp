@@ -4,24 +4,27 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <nlohmann/json.hpp>
 
 #include "gpipe/error.h"
+#include "gpipe/report/chart.h"
+#include "gpipe/text/byte_text.h"
+#include "gpipe/text/json_text.h"
+#include "gpipe/text/require.h"
+#include "gpipe/text/table.h"
+#include "gpipe/text/utf8.h"
 
 namespace gpipe {
 namespace {
 
+using nlohmann::ordered_json;
+using Rows = std::vector<std::vector<std::string>>;
+
 constexpr const char* kRemedy = "compare timelines of the same schedule";
 
-double ratio_of(double predicted, double measured) {
-  if (measured == 0) return predicted == 0 ? 1 : std::numeric_limits<double>::infinity();
-  return predicted / measured;
-}
-
 void check_equal(const std::string& what, std::int64_t predicted, std::int64_t measured) {
-  if (predicted == measured) return;
-  throw InvalidArgument(
-      fmt::format("the prediction has {} {}, the measurement {}; {}", predicted, what, measured, kRemedy));
+  require(predicted == measured, "the prediction has {} {}, the measurement {}; {}", predicted, what, measured,
+          kRemedy);
 }
 
 void check_actions(int worker, const std::vector<Span>& predicted, const std::vector<Span>& measured, int num_stages) {
@@ -39,24 +42,6 @@ void check_actions(int worker, const std::vector<Span>& predicted, const std::ve
   }
   check_equal(fmt::format("actions on worker {}", worker), static_cast<std::int64_t>(predicted.size()),
               static_cast<std::int64_t>(measured.size()));
-}
-
-void check_same_schedule(const Timeline& predicted, const Timeline& measured) {
-  check_equal("workers", predicted.num_workers(), measured.num_workers());
-  check_equal("stages", predicted.num_stages, measured.num_stages);
-  check_equal("micro-batches", predicted.num_micro_batches, measured.num_micro_batches);
-  for (int worker = 0; worker < predicted.num_workers(); ++worker) {
-    check_actions(worker, predicted.workers[worker].spans, measured.workers[worker].spans, predicted.num_stages);
-  }
-}
-
-void check_peaks(const StagePeakBytes& peak_bytes, int num_stages) {
-  const auto num_entries = static_cast<std::size_t>(num_stages);
-  const bool is_absent = peak_bytes.predicted.empty() && peak_bytes.measured.empty();
-  if (is_absent || (peak_bytes.predicted.size() == num_entries && peak_bytes.measured.size() == num_entries)) return;
-  throw InvalidArgument(
-      fmt::format("peak_bytes has {} predicted and {} measured entries for {} stages; expected one per stage, or none",
-                  peak_bytes.predicted.size(), peak_bytes.measured.size(), num_stages));
 }
 
 std::vector<StageComparison> compare_stages(const Timeline& predicted, const Timeline& measured) {
@@ -96,15 +81,140 @@ WorkerComparison compare_workers(const WorkerTimeline& predicted, const WorkerTi
   return worker;
 }
 
+constexpr std::size_t kMaxRows = 64;  // stages, and workers
+
+// What a table shows. The first that fits the width is taken, else the last.
+struct Detail {
+  bool has_totals;
+  bool has_names;  // of the kinds of action, not just letters
+};
+constexpr Detail kDetails[] = {{true, true}, {false, true}, {false, false}};
+
+std::string format_ratio(double ratio) { return fmt::format("{:.3g}", ratio); }
+
+int widest_line(const std::string& text) {
+  int widest = 0;
+  int used = 0;
+  for (const char byte : text) {
+    if (byte == '\n') used = 0;
+    if (byte != '\n' && !continues_character(byte)) widest = std::max(widest, ++used);
+  }
+  return widest;
+}
+
+std::string more(std::size_t number, const char* noun) {
+  return number <= kMaxRows ? "" : fmt::format("... and {}\n", chart::count(number - kMaxRows, noun));
+}
+
+std::string step_table(const Comparison& comparison) {
+  const Compared& step = comparison.step_seconds;
+  const Compared& bubble = comparison.bubble_fraction;
+  return to_table({{"", Align::kLeft}, {"predicted"}, {"measured"}, {"ratio"}},
+                  {{"step", chart::format_seconds(step.predicted), chart::format_seconds(step.measured),
+                    format_ratio(step.ratio())},
+                   {"bubble", chart::format_percent(bubble.predicted), chart::format_percent(bubble.measured), ""}});
+}
+
+std::string action_table(const Comparison& comparison, const Detail& detail) {
+  Rows rows;
+  const std::size_t num_stages = std::min(comparison.stages.size(), kMaxRows);
+  for (std::size_t stage = 0; stage < num_stages; ++stage) {
+    for (const KindComparison& kind : comparison.stages[stage].kinds) {
+      const Compared& total = kind.total_seconds;
+      rows.push_back({fmt::format("{}", stage), detail.has_names ? name(kind.kind) : std::string(1, letter(kind.kind)),
+                      fmt::format("{}", kind.num_actions), chart::format_seconds(kind.mean_seconds.predicted),
+                      chart::format_seconds(kind.mean_seconds.measured), format_ratio(kind.mean_seconds.ratio()),
+                      detail.has_totals ? chart::format_seconds(total.predicted) : "",
+                      detail.has_totals ? chart::format_seconds(total.measured) : ""});
+    }
+  }
+  return to_table({{"stage"},
+                   {detail.has_names ? "action" : "", Align::kLeft},
+                   {detail.has_names ? "number" : ""},
+                   {"predicted"},
+                   {"measured"},
+                   {"ratio"},
+                   {"all predicted"},
+                   {"all measured"}},
+                  rows);
+}
+
+// Without the totals, only the busy seconds: the idle ones are what they leave of the step.
+std::string worker_table(const Comparison& comparison, const Detail& detail) {
+  Rows rows;
+  const std::size_t num_workers = std::min(comparison.workers.size(), kMaxRows);
+  for (std::size_t worker = 0; worker < num_workers; ++worker) {
+    const WorkerComparison& one = comparison.workers[worker];
+    rows.push_back({fmt::format("{}", worker), chart::format_seconds(one.busy_seconds.predicted),
+                    chart::format_seconds(one.busy_seconds.measured), format_ratio(one.busy_seconds.ratio()),
+                    detail.has_totals ? chart::format_seconds(one.idle_seconds.predicted) : "",
+                    detail.has_totals ? chart::format_seconds(one.idle_seconds.measured) : ""});
+  }
+  return to_table({{"worker"}, {"busy predicted"}, {"measured"}, {"ratio"}, {"idle predicted"}, {"measured"}}, rows);
+}
+
+// `parts` are stages or workers; empty if no part knows its bytes.
+template <typename Parts>
+std::string byte_table(const char* title, const Parts& parts) {
+  Rows rows;
+  for (std::size_t part = 0; part < std::min(parts.size(), kMaxRows); ++part) {
+    if (!parts[part].peak_bytes) continue;
+    const ComparedBytes& bytes = *parts[part].peak_bytes;
+    rows.push_back({fmt::format("{}", part), format_bytes(bytes.predicted), format_bytes(bytes.measured),
+                    format_ratio(bytes.ratio())});
+  }
+  return rows.empty() ? "" : to_table({{title}, {"peak predicted"}, {"measured"}, {"ratio"}}, rows);
+}
+
+template <typename MakeTable>
+std::string fitting(const Comparison& comparison, int width, const MakeTable& make_table) {
+  std::string table;
+  for (const Detail& detail : kDetails) {
+    table = make_table(comparison, detail);
+    if (widest_line(table) <= width) break;
+  }
+  return table;
+}
+
+template <typename Values>
+ordered_json to_object(const Values& values) {
+  return {{"predicted", values.predicted}, {"measured", values.measured}, {"ratio", values.ratio()}};
+}
+
+ordered_json to_object(const StageComparison& stage) {
+  ordered_json object = {{"actions", ordered_json::array()}};
+  for (const KindComparison& kind : stage.kinds) {
+    object["actions"].push_back({{"kind", name(kind.kind)},
+                                 {"num_actions", kind.num_actions},
+                                 {"mean_seconds", to_object(kind.mean_seconds)},
+                                 {"total_seconds", to_object(kind.total_seconds)}});
+  }
+  if (stage.peak_bytes) object["peak_bytes"] = to_object(*stage.peak_bytes);
+  return object;
+}
+
+ordered_json to_object(const WorkerComparison& worker) {
+  ordered_json object = {{"busy_seconds", to_object(worker.busy_seconds)},
+                         {"idle_seconds", to_object(worker.idle_seconds)},
+                         {"update_seconds", to_object(worker.update_seconds)}};
+  if (worker.peak_bytes) object["peak_bytes"] = to_object(*worker.peak_bytes);
+  return object;
+}
+
 }  // namespace
 
-double Compared::ratio() const { return ratio_of(predicted, measured); }
-
-double ComparedBytes::ratio() const { return ratio_of(static_cast<double>(predicted), static_cast<double>(measured)); }
-
 Comparison compare(const Timeline& predicted, const Timeline& measured, const StagePeakBytes& peak_bytes) {
-  check_same_schedule(predicted, measured);
-  check_peaks(peak_bytes, predicted.num_stages);
+  check_equal("workers", predicted.num_workers(), measured.num_workers());
+  check_equal("stages", predicted.num_stages, measured.num_stages);
+  check_equal("micro-batches", predicted.num_micro_batches, measured.num_micro_batches);
+  for (int worker = 0; worker < predicted.num_workers(); ++worker) {
+    check_actions(worker, predicted.workers[worker].spans, measured.workers[worker].spans, predicted.num_stages);
+  }
+  const auto num_stages = static_cast<std::size_t>(predicted.num_stages);
+  const bool is_absent = peak_bytes.predicted.empty() && peak_bytes.measured.empty();
+  require(is_absent || (peak_bytes.predicted.size() == num_stages && peak_bytes.measured.size() == num_stages),
+          "peak_bytes has {} predicted and {} measured entries for {} stages; expected one per stage, or none",
+          peak_bytes.predicted.size(), peak_bytes.measured.size(), num_stages);
   Comparison comparison;
   comparison.name = predicted.name;
   comparison.num_micro_batches = predicted.num_micro_batches;
@@ -118,6 +228,36 @@ Comparison compare(const Timeline& predicted, const Timeline& measured, const St
     comparison.workers.push_back(compare_workers(predicted.workers[worker], measured.workers[worker]));
   }
   return comparison;
+}
+
+std::string to_text(const Comparison& comparison, int width) {
+  const std::string more_stages = more(comparison.stages.size(), "more stage");
+  const std::string more_workers = more(comparison.workers.size(), "more worker");
+  const auto size =
+      chart::format_size(comparison.stages.size(), comparison.workers.size(), comparison.num_micro_batches);
+  std::string text = fmt::format("{}  {}\n\n", chart::format_name(comparison.name), fmt::join(size, "  "));
+  text += step_table(comparison);
+  text += "\n" + fitting(comparison, width, action_table) + more_stages;
+  text += "\n" + fitting(comparison, width, worker_table) + more_workers;
+  std::string bytes = byte_table("stage", comparison.stages);
+  if (!bytes.empty()) text += "\n" + bytes + more_stages;
+  bytes = byte_table("worker", comparison.workers);
+  if (!bytes.empty()) text += "\n" + bytes + more_workers;
+  return text;
+}
+
+std::string to_json(const Comparison& comparison) {
+  ordered_json json = {{"schedule", comparison.name},
+                       {"num_workers", comparison.workers.size()},
+                       {"num_stages", comparison.stages.size()},
+                       {"num_micro_batches", comparison.num_micro_batches},
+                       {"step_seconds", to_object(comparison.step_seconds)},
+                       {"bubble_fraction", to_object(comparison.bubble_fraction)},
+                       {"stages", ordered_json::array()},
+                       {"workers", ordered_json::array()}};
+  for (const StageComparison& stage : comparison.stages) json["stages"].push_back(to_object(stage));
+  for (const WorkerComparison& worker : comparison.workers) json["workers"].push_back(to_object(worker));
+  return indented_json(json);
 }
 
 }  // namespace gpipe

@@ -13,6 +13,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,18 +22,18 @@
 
 namespace gpipe {
 
-struct Compared {
-  double predicted = 0;
-  double measured = 0;
+template <typename Number>
+struct ComparedNumbers {
+  Number predicted = 0;
+  Number measured = 0;
   // Of the prediction to the measurement; 1 if both are zero, infinite if only the measurement is.
-  double ratio() const;
+  double ratio() const {
+    if (measured == 0) return predicted == 0 ? 1 : std::numeric_limits<double>::infinity();
+    return static_cast<double>(predicted) / static_cast<double>(measured);
+  }
 };
-
-struct ComparedBytes {
-  std::int64_t predicted = 0;
-  std::int64_t measured = 0;
-  double ratio() const;  // as that of Compared
-};
+using Compared = ComparedNumbers<double>;
+using ComparedBytes = ComparedNumbers<std::int64_t>;
 
 // All actions of one kind of one stage.
 struct KindComparison {

@@ -34,6 +34,8 @@ class TokenQueue {
     first_ = 0;
   }
   void resize(std::size_t size) { tokens_.resize(size); }
+  Token* begin() { return tokens_.data() + first_; }
+  Token* end() { return tokens_.data() + tokens_.size(); }
 
  private:
   std::vector<Token> tokens_;

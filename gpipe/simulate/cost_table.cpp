@@ -1,21 +1,18 @@
 #include "gpipe/simulate/cost_table.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
-#include "gpipe/error.h"
+#include "gpipe/text/require.h"
 
 namespace gpipe {
 namespace {
 
 void check_not_negative(const char* what, double value) {
-  if (!(value >= 0) || !std::isfinite(value))
-    throw InvalidArgument(fmt::format("{} is {}; it must be finite and not negative", what, value));
+  require(value >= 0 && std::isfinite(value), "{} is {}; it must be finite and not negative", what, value);
 }
 
 void check_count(const char* what, std::size_t got, std::size_t expected) {
-  if (got != expected) throw InvalidArgument(fmt::format("{} are given for {}, but there are {}", what, got, expected));
+  require(got == expected, "{} are given for {}, but there are {}", what, got, expected);
 }
 
 void check_costs(const Schedule& schedule, const Costs& costs) {
@@ -24,13 +21,10 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   check_count("bytes of ties", costs.tie_bytes.size(), costs.routes.ties.size());
   if (!costs.worker_speed.empty()) check_count("worker speeds", costs.worker_speed.size(), schedule.num_workers());
   for (const double speed : costs.worker_speed) {
-    if (!(speed > 0) || !std::isfinite(speed))
-      throw InvalidArgument(fmt::format("a worker's speed is {}; it must be above 0", speed));
+    require(speed > 0 && std::isfinite(speed), "a worker's speed is {}; it must be above 0", speed);
   }
   check_not_negative("link latency", costs.link.latency_seconds);
-  if (!(costs.link.bytes_per_second > 0)) {
-    throw InvalidArgument(fmt::format("link bandwidth is {}; it must be above 0", costs.link.bytes_per_second));
-  }
+  require(costs.link.bytes_per_second > 0, "link bandwidth is {}; it must be above 0", costs.link.bytes_per_second);
   for (const StageCosts& stage : costs.stages) {
     check_not_negative("a stage's forward time", stage.forward_seconds);
     check_not_negative("a stage's backward time", stage.backward_seconds);
@@ -43,31 +37,23 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
 }
 
 double flow_bytes(const Flow& flow, const Costs& costs) {
-  const auto skips = [&](int from, int to) {
-    double bytes = 0;
-    for (std::size_t skip = 0; skip < costs.routes.skips.size(); ++skip) {
-      const SkipRoute& route = costs.routes.skips[skip];
-      if (route.from_stage == from && route.to_stage == to) bytes += static_cast<double>(costs.skip_bytes[skip]);
+  if (flow.kind == FlowKind::kActivation) return static_cast<double>(costs.stages[flow.source].output_bytes);
+  if (flow.kind == FlowKind::kGradient) return static_cast<double>(costs.stages[flow.destination].output_bytes);
+  double bytes = 0;
+  if (flow.kind == FlowKind::kTie) {
+    for (std::size_t tie = 0; tie < costs.routes.ties.size(); ++tie) {
+      const TieRoute& route = costs.routes.ties[tie];
+      const bool is_carried = route.stage == flow.source && route.owner == flow.destination;
+      if (is_carried) bytes += static_cast<double>(costs.tie_bytes[tie]);
     }
     return bytes;
-  };
-  switch (flow.kind) {
-    case FlowKind::kActivation:
-      return static_cast<double>(costs.stages[flow.source].output_bytes);
-    case FlowKind::kGradient:
-      return static_cast<double>(costs.stages[flow.destination].output_bytes);
-    case FlowKind::kSkip:
-      return skips(flow.source, flow.destination);
-    case FlowKind::kSkipGradient:
-      return skips(flow.destination, flow.source);
-    case FlowKind::kTie:
-      break;
   }
-  double bytes = 0;
-  for (std::size_t tie = 0; tie < costs.routes.ties.size(); ++tie) {
-    const TieRoute& route = costs.routes.ties[tie];
-    if (route.stage == flow.source && route.owner == flow.destination)
-      bytes += static_cast<double>(costs.tie_bytes[tie]);
+  const bool is_back = flow.kind == FlowKind::kSkipGradient;
+  const int from = is_back ? flow.destination : flow.source;
+  const int to = is_back ? flow.source : flow.destination;
+  for (std::size_t skip = 0; skip < costs.routes.skips.size(); ++skip) {
+    const SkipRoute& route = costs.routes.skips[skip];
+    if (route.from_stage == from && route.to_stage == to) bytes += static_cast<double>(costs.skip_bytes[skip]);
   }
   return bytes;
 }

@@ -4,40 +4,18 @@
 #include <cmath>
 #include <cstddef>
 #include <deque>
+#include <valarray>
 
-#include "gpipe/error.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/liveness.h"
+#include "gpipe/schedule/token_game.h"
 #include "gpipe/simulate/cost_table.h"
+#include "gpipe/text/require.h"
 
 namespace gpipe {
 namespace {
 
-using Seconds = std::vector<double>;
-
-// When the messages of a flow that wait have arrived.
-class Messages {
- public:
-  void put(double seconds) { seconds_.push_back(seconds); }
-  double take() {
-    const double seconds = seconds_[first_++];
-    if (first_ == seconds_.size()) {
-      seconds_.clear();
-      first_ = 0;
-    } else if (first_ == kUsed) {
-      seconds_.erase(seconds_.begin(), seconds_.begin() + kUsed);
-      first_ = 0;
-    }
-    return seconds;
-  }
-  double* begin() { return seconds_.data() + first_; }
-  double* end() { return seconds_.data() + seconds_.size(); }
-
- private:
-  static constexpr std::size_t kUsed = 1024;
-  Seconds seconds_;
-  std::size_t first_ = 0;
-};
+using Seconds = std::valarray<double>;
 
 // Plays the order of a schedule and keeps the time, by the rules of `simulate`. See Note [Steady state].
 class Steps {
@@ -46,8 +24,8 @@ class Steps {
       : schedule_(schedule),
         table_(table),
         costs_(costs),
-        now_(schedule.num_workers(), 0),
-        link_free_(table.flows.size(), 0),
+        now_(0.0, schedule.num_workers()),
+        link_free_(0.0, table.flows.size()),
         messages_(table.flows.size()),
         weight_grads_left_(schedule.num_stages(), schedule.written.num_micro_batches),
         phase_(schedule.num_workers(), 0) {}
@@ -55,30 +33,37 @@ class Steps {
   double run() {
     std::size_t at = 0;
     if (!schedule_.rounds.empty() && !schedule_.is_in_phases) {
-      const LongSchedule::Round& round = schedule_.rounds.front();
-      play(at, round.end, /*counts=*/true);
-      repeat(round, schedule_.num_added_rounds);
-      at = round.end;
+      at = schedule_.rounds.front().end;
+      play(0, at, /*counts=*/true);
+      repeat(schedule_.num_added_rounds);
     }
     play(at, schedule_.order.size(), /*counts=*/true);
     double end = 0;
     for (int worker = 0; worker < schedule_.num_workers(); ++worker) {
       double& now = now_[worker];
-      for (const int flow : table_.step_inputs[worker]) now = std::max(now, messages_[flow].take());
+      take(now, table_.step_inputs[worker]);
       end = std::max(end, now + costs_.update_seconds[worker]);
     }
     return end;
   }
 
  private:
+  // Waits for the next message of each of the flows.
+  void take(double& now, const std::vector<int>& flows) {
+    for (const int flow : flows) {
+      now = std::max(now, messages_[flow].front());
+      messages_[flow].pop();
+    }
+  }
+
   void put(int worker, const std::vector<int>& flows) {
     for (const int flow : flows) {
       if (table_.is_local(flow)) {
-        messages_[flow].put(now_[worker]);
+        messages_[flow].push(now_[worker]);
       } else {
         double& free = link_free_[flow];
         free = std::max(free, now_[worker]) + costs_.transfer_seconds[flow];
-        messages_[flow].put(free + costs_.latency_seconds);
+        messages_[flow].push(free + costs_.latency_seconds);
       }
     }
   }
@@ -116,11 +101,8 @@ class Steps {
       const FlowTable::Stage& stage = table_.stages[action.stage];
       double& now = now_[step.worker];
       if (schedule_.is_in_phases) pass_over_phase(step);
-      if (action.kind == ActionKind::kForward) {
-        for (const int flow : stage.forward_inputs) now = std::max(now, messages_[flow].take());
-      } else if (makes_input_grad(action.kind)) {
-        for (const int flow : stage.backward_inputs) now = std::max(now, messages_[flow].take());
-      }
+      if (action.kind == ActionKind::kForward) take(now, stage.forward_inputs);
+      if (makes_input_grad(action.kind)) take(now, stage.backward_inputs);
       now += costs_.seconds(action);
       put(step.worker, outputs_of(action));
       if (!counts || !makes_weight_grad(action.kind)) continue;
@@ -128,38 +110,30 @@ class Steps {
     }
   }
 
+  void play_rounds(int count) {
+    const LongSchedule::Round& round = schedule_.rounds.front();
+    for (int played = 0; played < count; ++played) play(round.begin, round.end, /*counts=*/false);
+  }
+
   // All times that what comes next depends on. There are as many after every round.
   template <typename OnTime>
   void for_each_time(const OnTime& on_time) {
     for (double& time : now_) on_time(time);
     for (double& time : link_free_) on_time(time);
-    for (Messages& waiting : messages_) {
+    for (TokenQueue<double>& waiting : messages_) {
       for (double& time : waiting) on_time(time);
     }
   }
 
   Seconds times() {
-    Seconds result;
+    std::vector<double> result;
     for_each_time([&](double time) { result.push_back(time); });
-    return result;
+    return Seconds(result.data(), result.size());
   }
 
-  void set_times(const Seconds& times, const Seconds& growth, double count) {
-    std::size_t at = 0;
-    for_each_time([&](double& time) {
-      time = times[at] + growth[at] * count;
-      ++at;
-    });
-  }
-
-  static Seconds difference(const Seconds& after, const Seconds& before) {
-    Seconds result(after.size());
-    for (std::size_t at = 0; at < after.size(); ++at) result[at] = after[at] - before[at];
-    return result;
-  }
-
-  static double largest(const Seconds& times) {
-    return times.empty() ? 0 : *std::max_element(times.begin(), times.end());
+  void set_times(const Seconds& times) {
+    const double* next = std::begin(times);
+    for_each_time([&](double& time) { time = *next++; });
   }
 
   // To rounding.
@@ -172,25 +146,17 @@ class Steps {
 
   // Whether the times are `times` and `count` times the growth after the round has been played `cycle` times from one
   // time less.
-  bool still_grows(const LongSchedule::Round& round, const Seconds& times, const Seconds& growth, int cycle,
-                   std::int64_t count) {
-    set_times(times, growth, static_cast<double>(count - 1));
-    for (int played = 0; played < cycle; ++played) play(round.begin, round.end, /*counts=*/false);
-    const Seconds found = this->times();
-    Seconds expected(times.size());
-    for (std::size_t at = 0; at < times.size(); ++at)
-      expected[at] = times[at] + growth[at] * static_cast<double>(count);
-    const double rounding = kRounding * largest(expected);
-    for (std::size_t at = 0; at < found.size(); ++at) {
-      if (!(std::abs(found[at] - expected[at]) <= rounding)) return false;
-    }
-    return true;
+  bool still_grows(const Seconds& times, const Seconds& growth, int cycle, std::int64_t count) {
+    set_times(times + growth * static_cast<double>(count - 1));
+    play_rounds(cycle);
+    const Seconds expected = times + growth * static_cast<double>(count);
+    const double rounding = kRounding * expected.max();
+    return (std::abs(this->times() - expected) <= rounding).min();
   }
 
   // Passes over as many cycles as can be, at most `most`, and returns their number.
-  std::int64_t pass_over(const LongSchedule::Round& round, const Seconds& times, const Seconds& growth, int cycle,
-                         std::int64_t most) {
-    const auto is_right = [&](std::int64_t count) { return still_grows(round, times, growth, cycle, count); };
+  std::int64_t pass_over(const Seconds& times, const Seconds& growth, int cycle, std::int64_t most) {
+    const auto is_right = [&](std::int64_t count) { return still_grows(times, growth, cycle, count); };
     std::int64_t passed = 0;
     if (is_right(most)) {
       passed = most;
@@ -201,34 +167,32 @@ class Steps {
         if (passed + step < most && is_right(passed + step)) passed += step;
       }
     }
-    set_times(times, growth, static_cast<double>(passed));
+    set_times(times + growth * static_cast<double>(passed));
     return passed;
   }
 
-  void repeat(const LongSchedule::Round& round, std::int64_t left) {
+  void repeat(std::int64_t left) {
     // The slowest way through a schedule may go around in as many rounds as there are micro-batches under way.
     const std::size_t longest_cycle = 4 * static_cast<std::size_t>(schedule_.num_workers());
     std::deque<Seconds> past = {times()};  // after each of the last rounds, the latest first
     for (std::int64_t played = 0; left > 0; ++played) {
-      play(round.begin, round.end, /*counts=*/false);
+      play_rounds(1);
       --left;
       past.push_front(times());
-      if (!std::isfinite(largest(past.front()))) return;
+      const Seconds& latest = past.front();
+      if (!std::isfinite(latest.max())) return;
       if (played == kMostRounds) {
         const auto length = static_cast<double>(past.size() - 1);
-        const Seconds latest = past.front();
-        set_times(latest, difference(latest, past.back()), static_cast<double>(left) / length);
+        set_times(latest + (latest - past.back()) * (static_cast<double>(left) / length));
         return;
       }
       if (past.size() > 2 * longest_cycle + 1) past.pop_back();
-      const double rounding = kRounding * largest(past.front());
+      const double rounding = kRounding * latest.max();
       for (std::size_t cycle = 1; 2 * cycle < past.size(); ++cycle) {
         if (!is_regular(past[2 * cycle], past[cycle], past[0], rounding)) continue;
         const auto length = static_cast<std::int64_t>(cycle);
         if (left < length) break;
-        const Seconds latest = past.front();
-        const std::int64_t passed =
-            pass_over(round, latest, difference(latest, past[cycle]), static_cast<int>(cycle), left / length);
+        const std::int64_t passed = pass_over(latest, latest - past[cycle], static_cast<int>(cycle), left / length);
         left -= passed * length;
         if (passed > 0) past = {times()};
         break;
@@ -243,23 +207,21 @@ class Steps {
   const LongSchedule& schedule_;
   const FlowTable& table_;
   const CostTable& costs_;
-  Seconds now_;        // per worker: when it is free
-  Seconds link_free_;  // per flow
-  std::vector<Messages> messages_;
-  std::vector<int> weight_grads_left_;  // per stage
-  std::vector<int> phase_;              // per worker: the next one to be passed over
+  Seconds now_;                               // per worker: when it is free
+  Seconds link_free_;                         // per flow
+  std::vector<TokenQueue<double>> messages_;  // per flow: when those that wait have arrived
+  std::vector<int> weight_grads_left_;        // per stage
+  std::vector<int> phase_;                    // per worker: the next one to be passed over
 };
 
 double checked_seconds(const LongSchedule& schedule, const FlowTable& table, const CostTable& costs) {
   const double seconds = Steps(schedule, table, costs).run();
-  if (!std::isfinite(seconds)) {
-    throw InvalidArgument("the costs are so large that the step's time is not a number any more");
-  }
+  require(std::isfinite(seconds), "the costs are so large that the step's time is not a number any more");
   return seconds;
 }
 
 double bubble_fraction(const LongSchedule& schedule, const CostTable& costs, double step_seconds) {
-  Seconds busy = costs.update_seconds;
+  std::vector<double> busy = costs.update_seconds;
   const auto add = [&](int worker, int begin, int end, double times) {
     for (int index = begin; index < end; ++index)
       busy[worker] += times * costs.seconds(schedule.action({worker, index}));

@@ -8,12 +8,13 @@
 
 #include "gpipe/error.h"
 #include "gpipe/plan/long_plan.h"
-#include "gpipe/plan/mixed_partition.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/plan_trials.h"
-#include "gpipe/simulate/rematerialized_trials.h"
+#include "gpipe/text/byte_text.h"
+#include "gpipe/text/require.h"
+#include "gpipe/text/table.h"
 #include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
@@ -29,19 +30,13 @@ bool is_fixed(const PlanOptions& options) {
 }
 
 void check(const PlanOptions& options) {
-  if (options.mini_batch_samples < 0) {
-    throw InvalidArgument(
-        fmt::format("mini_batch_samples is {}; expected 0 (unknown) or more", options.mini_batch_samples));
-  }
-  if (options.num_micro_batches == 0 && options.mini_batch_samples == 0) {
-    throw InvalidArgument(
-        "the number of micro-batches can be chosen only for a mini-batch of known size; give mini_batch_samples, or "
-        "num_micro_batches");
-  }
-  if (!options.recompute_by_stage.empty() && options.schedule == kAutoSchedule) {
-    throw InvalidArgument(
-        "recompute_by_stage is for the stages of one schedule; name it, or leave the modes to the plan");
-  }
+  require(options.mini_batch_samples >= 0, "mini_batch_samples is {}; expected 0 (unknown) or more",
+          options.mini_batch_samples);
+  require(options.num_micro_batches != 0 || options.mini_batch_samples != 0,
+          "the number of micro-batches can be chosen only for a mini-batch of known size; give mini_batch_samples, or "
+          "num_micro_batches");
+  require(options.recompute_by_stage.empty() || options.schedule != kAutoSchedule,
+          "recompute_by_stage is for the stages of one schedule; name it, or leave the modes to the plan");
 }
 
 Profile sized(const Profile& profile, const PlanOptions& options) {
@@ -80,11 +75,9 @@ std::vector<PlanOptions> schedule_choices(const PlanOptions& options, std::size_
   for (std::size_t chunks = 2; chunks <= most; ++chunks) {
     if (chunks <= kMostChunks || options.chunks != 0) add("interleaved", static_cast<int>(chunks));
   }
-  if (choices.empty()) {
-    throw InvalidArgument(
-        fmt::format("no schedule puts {} stages on each of {} workers with {} layers; leave the chunks to the plan",
-                    options.chunks, options.num_stages, num_layers));
-  }
+  require(!choices.empty(),
+          "no schedule puts {} stages on each of {} workers with {} layers; leave the chunks to the plan",
+          options.chunks, options.num_stages, num_layers);
   return choices;
 }
 
@@ -95,30 +88,38 @@ std::string modes_text(const std::vector<Recompute>& modes) {
 
 // One row of the table, and what it takes to make the plan of it.
 struct Found {
-  PlanCandidate candidate;
-  std::size_t choice = 0;  // of the options it was found for
-  std::optional<Trial> trial;
+  std::string recompute;
+  std::optional<Trial> trial;      // if it fits
+  std::int64_t missing_bytes = 0;  // if not
+  std::size_t choice = 0;          // of the options it was found for
 };
 
-PlanCandidate describe(const PlanOptions& options, const std::string& recompute) {
+Found fitting(Trial trial) {
+  std::string recompute = trial.rematerialization.empty() ? modes_text(trial.modes) : kPerLayer;
+  return {std::move(recompute), std::move(trial)};
+}
+
+// Those with the fastest step, then those that lack least.
+bool comes_before(const Found& a, const Found& b) {
+  if (a.trial.has_value() != b.trial.has_value()) return a.trial.has_value();
+  return a.trial ? a.trial->step_seconds < b.trial->step_seconds : a.missing_bytes < b.missing_bytes;
+}
+
+PlanCandidate describe(const PlanOptions& options, const Found& found) {
   PlanCandidate candidate;
   candidate.schedule = options.schedule;
   candidate.chunks = options.chunks;
   candidate.num_micro_batches = options.num_micro_batches;
-  candidate.recompute = recompute;
+  candidate.recompute = found.recompute;
+  candidate.missing_bytes = found.missing_bytes;
+  if (!found.trial) return candidate;
+  const std::vector<std::int64_t>& peak_bytes = found.trial->peak_bytes;
+  const auto fullest = std::max_element(peak_bytes.begin(), peak_bytes.end());
+  candidate.step_seconds = found.trial->step_seconds;
+  candidate.fullest_bytes = *fullest;
+  candidate.fullest_worker = static_cast<int>(fullest - peak_bytes.begin());
+  candidate.layers_per_stage = found.trial->layers_per_stage;
   return candidate;
-}
-
-Found fitting(const PlanOptions& options, Trial trial) {
-  Found found;
-  found.candidate = describe(options, trial.rematerialization.empty() ? modes_text(trial.modes) : kPerLayer);
-  found.candidate.step_seconds = trial.step_seconds;
-  const auto fullest = std::max_element(trial.peak_bytes.begin(), trial.peak_bytes.end());
-  found.candidate.fullest_bytes = *fullest;
-  found.candidate.fullest_worker = static_cast<int>(fullest - trial.peak_bytes.begin());
-  found.candidate.layers_per_stage = trial.layers_per_stage;
-  found.trial = std::move(trial);
-  return found;
 }
 
 // The modes that are cut for before they are mixed. Without a limit there is nothing to save.
@@ -142,7 +143,7 @@ class Candidates {
       cut_for(modes);
     }
     if (options_.recompute == Recompute::kAuto && options_.memory_limit_bytes) {
-      const std::vector<int> mixed = mixed_layers_per_stage(profile_, options_);
+      const std::vector<int> mixed = trials_.mixed_layers_per_stage();
       if (!mixed.empty()) keep(trials_.run(mixed));
     }
     for (int round = 0; round < kMaxRounds && best_ && options_.recompute == Recompute::kAuto; ++round) {
@@ -152,11 +153,9 @@ class Candidates {
     }
     best_ = trials_.improve(std::move(best_), std::move(seeds_));
     if (!best_) return std::move(found_);
-    Found best = fitting(options_, *std::move(best_));  // in front of its equals: it recomputes least
-    found_.erase(
-        std::remove_if(found_.begin(), found_.end(),
-                       [&](const Found& found) { return found.candidate.recompute == best.candidate.recompute; }),
-        found_.end());
+    Found best = fitting(*std::move(best_));  // in front of its equals: it recomputes least
+    const auto is_same = [&](const Found& found) { return found.recompute == best.recompute; };
+    found_.erase(std::remove_if(found_.begin(), found_.end(), is_same), found_.end());
     found_.insert(found_.begin(), std::move(best));
     return std::move(found_);
   }
@@ -167,7 +166,7 @@ class Candidates {
   void keep(const std::optional<Trial>& trial) {
     if (!trial) return;
     seeds_.push_back(*trial);
-    if (!best_ || is_faster(trial->step_seconds, best_->step_seconds)) best_ = trial;
+    keep_faster(best_, trial);
   }
 
   // Cuts exactly for these modes; from there, takes the least that fits.
@@ -177,35 +176,30 @@ class Candidates {
     try {
       const Plan cut = partitioned_plan(profile_, options, /*find_smallest=*/false);
       keep(trials_.run(cut.layers_per_stage));
-      std::optional<Trial> trial = trials_.run(cut.layers_per_stage, modes);
-      keep(trial);
-      if (trial) add(fitting(options_, *std::move(trial)));
+      keep_and_add(trials_.run(cut.layers_per_stage, cut.costs, modes));
     } catch (const InfeasibleError& error) {
-      Found refused;
-      refused.candidate = describe(options_, modes_text(modes));
-      if (refused.candidate.recompute == kPerStage && options_.recompute_by_stage.empty()) return;  // one of many
-      refused.candidate.missing_bytes =
+      Found refused = {modes_text(modes), std::nullopt};
+      if (refused.recompute == kPerStage && options_.recompute_by_stage.empty()) return;  // one of many
+      refused.missing_bytes =
           saturated(WideBytes{error.missing_bytes()} * options_.chunks);  // the error is about a stage
       add(std::move(refused));
-      if (options_.chunks > 1) try_unequal_shares(options);
+      if (options_.chunks == 1) return;
+      // The stages of a worker need not have equal shares of its memory, as the cut has it.
+      options.memory_limit_bytes.reset();
+      keep_and_add(trials_.run(partitioned_plan(profile_, options).layers_per_stage));
     }
   }
 
-  // The stages of a worker need not have equal shares of its memory, as the cut has it.
-  void try_unequal_shares(PlanOptions options) {
-    options.memory_limit_bytes.reset();
-    std::optional<Trial> trial = trials_.run(partitioned_plan(profile_, options).layers_per_stage);
+  void keep_and_add(std::optional<Trial> trial) {
     keep(trial);
-    if (trial) add(fitting(options_, *std::move(trial)));
+    if (trial) add(fitting(*std::move(trial)));
   }
 
   // One row for each kind of recompute: the fastest.
   void add(Found found) {
     for (Found& other : found_) {
-      if (other.candidate.recompute != found.candidate.recompute) continue;
-      if (found.trial && (!other.trial || found.trial->step_seconds < other.trial->step_seconds)) {
-        other = std::move(found);
-      }
+      if (other.recompute != found.recompute) continue;
+      if (found.trial && comes_before(found, other)) other = std::move(found);
       return;
     }
     found_.push_back(std::move(found));
@@ -236,15 +230,11 @@ Plan make_plan(const Profile& profile, PlanOptions options, const Trial& trial) 
   return result;
 }
 
-// The choices worth a closer look: those with the fastest step, then those that lack least.
+// The choices worth a closer look.
 std::vector<std::size_t> nearest_choices(const std::vector<Found>& all) {
   std::vector<const Found*> ordered;
   for (const Found& found : all) ordered.push_back(&found);
-  std::stable_sort(ordered.begin(), ordered.end(), [](const Found* a, const Found* b) {
-    if (a->trial.has_value() != b->trial.has_value()) return a->trial.has_value();
-    return a->trial ? a->trial->step_seconds < b->trial->step_seconds
-                    : a->candidate.missing_bytes < b->candidate.missing_bytes;
-  });
+  std::stable_sort(ordered.begin(), ordered.end(), [](const Found* a, const Found* b) { return comes_before(*a, *b); });
   constexpr std::size_t kMost = 4;
   std::vector<std::size_t> nearest;
   for (const Found* found : ordered) {
@@ -267,8 +257,7 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
   for (const Found& found : all) {
     if (found.choice != choice) continue;
     if (found.trial) add(found.trial->layers_per_stage);
-    const bool is_always = found.candidate.recompute == name(Recompute::kAlways);
-    if (!found.trial && is_always) missing_bytes = found.candidate.missing_bytes;
+    if (!found.trial && found.recompute == name(Recompute::kAlways)) missing_bytes = found.missing_bytes;
   }
   const std::int64_t limit_bytes = *options.memory_limit_bytes;
   options.recompute = Recompute::kNever;
@@ -287,50 +276,38 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
 
 // Adds a row for each choice that gets faster, or fits at all, if stages drop some of their layers.
 void add_rematerialized(const Profile& profile, const std::vector<PlanOptions>& choices, std::vector<Found>& all) {
-  std::vector<Found> added;
   for (const std::size_t choice : nearest_choices(all)) {
     const PlanOptions& options = choices[choice];
     const Profile with_costs = sized(profile, options);
-    RematerializedTrials trials(with_costs, options);
-    std::optional<Trial> best;
-    for (const std::vector<int>& layers_per_stage : partitions_to_rematerialize(with_costs, options, all, choice)) {
-      std::optional<Trial> trial = trials.run(layers_per_stage);
-      if (trial && (!best || is_faster(trial->step_seconds, best->step_seconds))) best = std::move(trial);
-    }
-    trials.climb(best);
+    std::optional<Trial> best =
+        fastest_rematerialized(with_costs, options, partitions_to_rematerialize(with_costs, options, all, choice));
     if (!best) continue;
     const bool is_better = std::none_of(all.begin(), all.end(), [&](const Found& found) {
       return found.choice == choice && found.trial && !is_faster(best->step_seconds, found.trial->step_seconds);
     });
     if (!is_better) continue;
-    added.push_back(fitting(options, *std::move(best)));
-    added.back().choice = choice;
+    all.push_back(fitting(*std::move(best)));
+    all.back().choice = choice;
   }
-  for (Found& found : added) all.push_back(std::move(found));
-}
-
-std::string describe(const PlanCandidate& candidate) {
-  return fmt::format("{}{} with {} micro-batch{}, recompute {}", candidate.schedule,
-                     candidate.chunks == 1 ? "" : fmt::format(" of {} chunks", candidate.chunks),
-                     candidate.num_micro_batches, candidate.num_micro_batches == 1 ? "" : "es", candidate.recompute);
 }
 
 // The error of the candidate that lacks least. REQUIRES: all of them do not fit, and there is one.
 [[noreturn]] void fail_infeasible(const Profile& profile, const std::vector<PlanOptions>& choices,
                                   const std::vector<Found>& all) {
-  const auto nearest = std::min_element(all.begin(), all.end(), [](const Found& a, const Found& b) {
-    return a.candidate.missing_bytes < b.candidate.missing_bytes;
-  });
+  const auto nearest = std::min_element(all.begin(), all.end(), comes_before);
   PlanOptions options = choices[nearest->choice];
   const bool leaves_recompute = options.recompute == Recompute::kAuto && options.recompute_by_stage.empty();
-  if (leaves_recompute) options.recompute = parse_recompute(nearest->candidate.recompute);
+  if (leaves_recompute) options.recompute = parse_recompute(nearest->recompute);
   try {
     partitioned_plan(sized(profile, options), options);
   } catch (const InfeasibleError& error) {
     if (all.size() == 1) throw;
-    throw InfeasibleError(fmt::format("none of {} candidates fits; the nearest is {}: {}", all.size(),
-                                      describe(nearest->candidate), error.what()),
-                          error.missing_bytes(), error.smallest_num_stages());
+    throw InfeasibleError(
+        fmt::format("none of {} candidates fits; the nearest is {}{} with {} micro-batch{}, recompute {}: {}",
+                    all.size(), options.schedule,
+                    options.chunks == 1 ? "" : fmt::format(" of {} chunks", options.chunks), options.num_micro_batches,
+                    options.num_micro_batches == 1 ? "" : "es", nearest->recompute, error.what()),
+        error.missing_bytes(), error.smallest_num_stages());
   }
   throw Error("a plan that did not fit now does; please report this");
 }
@@ -340,13 +317,13 @@ PlanSearch cut_only(const Profile& profile, const PlanOptions& options) {
   PlanSearch result;
   result.best = partitioned_plan(sized(profile, options), options);
   predict(result.best);
-  const std::vector<std::int64_t>& peaks = result.best.predicted_peak_bytes;
   const std::vector<Recompute> modes =
       options.recompute_by_stage.empty() ? std::vector<Recompute>{options.recompute} : options.recompute_by_stage;
   PlanOptions chosen = options;
   chosen.chunks = result.best.chunks;
   result.candidates.push_back(
-      fitting(chosen, {result.best.layers_per_stage, modes, result.best.predicted_step_seconds, peaks}).candidate);
+      describe(chosen, fitting({result.best.layers_per_stage, modes, result.best.predicted_step_seconds,
+                                result.best.predicted_peak_bytes})));
   return result;
 }
 
@@ -355,7 +332,6 @@ PlanSearch cut_only(const Profile& profile, const PlanOptions& options) {
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
   check(options);
   if (is_fixed(options) && options.objective != Objective::kMakespan) return cut_only(profile, options);
-  PlanSearch result;
   std::vector<PlanOptions> choices;
   std::vector<Found> all;
   for (const int num_micro_batches : micro_batch_choices(options)) {
@@ -374,25 +350,37 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
   if (leaves_recompute && options.memory_limit_bytes && options.rematerialize) {
     add_rematerialized(profile, choices, all);
   }
-  const Found* best = nullptr;
-  for (const Found& found : all) {
-    if (!found.trial) continue;
-    if (best == nullptr || is_faster(found.trial->step_seconds, best->trial->step_seconds)) best = &found;
+  auto best = all.end();
+  for (auto found = all.begin(); found != all.end(); ++found) {
+    if (!found->trial) continue;
+    if (best == all.end() || is_faster(found->trial->step_seconds, best->trial->step_seconds)) best = found;
   }
-  if (best == nullptr) fail_infeasible(profile, choices, all);
-  result.best = make_plan(profile, choices[best->choice], *best->trial);
-  result.candidates.push_back(best->candidate);
-  for (const Found& found : all) {
-    if (&found != best) result.candidates.push_back(found.candidate);
-  }
-  std::stable_sort(result.candidates.begin() + 1, result.candidates.end(),
-                   [](const PlanCandidate& a, const PlanCandidate& b) {
-                     if ((a.missing_bytes > 0) != (b.missing_bytes > 0)) return b.missing_bytes > 0;
-                     return a.missing_bytes > 0 ? a.missing_bytes < b.missing_bytes : a.step_seconds < b.step_seconds;
-                   });
+  if (best == all.end()) fail_infeasible(profile, choices, all);
+  std::rotate(all.begin(), best, best + 1);
+  std::stable_sort(all.begin() + 1, all.end(), comes_before);
+  PlanSearch result;
+  result.best = make_plan(profile, choices[all.front().choice], *all.front().trial);
+  for (const Found& found : all) result.candidates.push_back(describe(choices[found.choice], found));
   return result;
 }
 
 Plan plan(const Profile& profile, const PlanOptions& options) { return search_plans(profile, options).best; }
+
+std::string explain(const PlanSearch& search) {
+  std::vector<Column> columns;
+  for (const char* title : {"step", "M", "schedule", "chunks", "recompute", "fullest worker"}) {
+    columns.push_back({title, Align::kLeft});
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (const PlanCandidate& candidate : search.candidates) {
+    const bool fits = candidate.missing_bytes == 0;
+    rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
+                    fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
+                    fmt::format("{}", candidate.chunks), candidate.recompute,
+                    fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
+                         : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
+  }
+  return to_table(columns, rows);
+}
 
 }  // namespace gpipe

@@ -1,17 +1,15 @@
 #include "gpipe/simulate/simulate.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <cmath>
 #include <limits>
 
-#include "gpipe/error.h"
 #include "gpipe/schedule/deadlock.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/structure.h"
 #include "gpipe/schedule/token_game.h"
 #include "gpipe/simulate/cost_table.h"
+#include "gpipe/text/require.h"
 
 namespace gpipe {
 namespace {
@@ -151,22 +149,18 @@ Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, con
 Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOptions& options) {
   check_structure(schedule);
   const FlowTable table = make_flow_table(schedule, costs.routes);
-  if (!options.capacities.empty() && options.capacities.size() != table.flows.size()) {
-    throw InvalidArgument(fmt::format("capacities are given for {} flows, but the schedule has {}",
-                                      options.capacities.size(), table.flows.size()));
-  }
+  require(options.capacities.empty() || options.capacities.size() == table.flows.size(),
+          "capacities are given for {} flows, but the schedule has {}", options.capacities.size(), table.flows.size());
   for (const int capacity : options.capacities) {
-    if (capacity < 1) throw InvalidArgument(fmt::format("a flow's capacity is {}; it must be at least 1", capacity));
+    require(capacity >= 1, "a flow's capacity is {}; it must be at least 1", capacity);
   }
   const CostTable cost_table = make_cost_table(schedule, table, costs);
 
   Clock clock(schedule, table, cost_table, true);
   TokenGame<Clock> game(schedule, table, {options.capacities, false}, clock);
   if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
-
-  if (!std::isfinite(clock.makespan_seconds)) {
-    throw InvalidArgument("the costs are so large that the step's time is not a number any more");
-  }
+  require(std::isfinite(clock.makespan_seconds),
+          "the costs are so large that the step's time is not a number any more");
 
   Timeline timeline;
   timeline.name = schedule.name;
@@ -196,8 +190,7 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
 Costs uniform_costs(const Schedule& schedule, const StageCosts& worker_share) {
   std::vector<int> num_stages(schedule.num_workers(), 0);
   for (const int worker : schedule.worker_of_stage) {
-    if (worker < 0 || worker >= schedule.num_workers())
-      throw InvalidArgument("a stage of the schedule lives on no worker");
+    require(worker >= 0 && worker < schedule.num_workers(), "a stage of the schedule lives on no worker");
     ++num_stages[worker];
   }
   Costs costs;

@@ -1,6 +1,4 @@
 // The start of the search, against every partition.
-#include "gpipe/plan/mixed_partition.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,6 +6,7 @@
 #include <random>
 
 #include "gpipe/schedule/registry.h"
+#include "gpipe/simulate/plan_trials.h"
 #include "tests/plan/brute_force.h"
 
 namespace gpipe {
@@ -56,7 +55,7 @@ TEST(MixedPartition, HasTheFastestSlowestStageOfAllPartitions) {
     test::for_each_partition(
         static_cast<int>(profile.layers.size()), options.num_stages, sizes,
         [&](const std::vector<int>& tried) { expected = std::min(expected, slowest_stage(profile, options, tried)); });
-    const std::vector<int> found = mixed_layers_per_stage(profile, options);
+    const std::vector<int> found = PlanTrials(profile, options).mixed_layers_per_stage();
     EXPECT_EQ(found.empty(), expected == std::numeric_limits<double>::infinity()) << "seed " << seed;
     if (found.empty()) continue;
     ++feasible;
