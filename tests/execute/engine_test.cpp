@@ -46,30 +46,6 @@ LayerChain small_chain() {
 
 const Model::IsOwn kAll = [](int) { return true; };
 
-TEST(Cut, TellsTheStageAndTheWorkerOfALayer) {
-  Cut cut;
-  cut.worker_of_stage = {0, 1, 0};
-  EXPECT_FALSE(cut.is_made());
-  EXPECT_EQ(cut.stage_of(3), 0);
-  cut.layers_per_stage = {1, 2, 1};
-  EXPECT_TRUE(cut.is_made());
-  EXPECT_EQ(cut.stage_of(0), 0);
-  EXPECT_EQ(cut.stage_of(2), 1);
-  EXPECT_EQ(cut.stage_of(3), 2);
-  EXPECT_EQ(cut.worker_of_layer(3), 0);
-  EXPECT_EQ(cut.worker_of_layer(1), 1);
-}
-
-TEST(Cut, KnowsTheSkipsOfTrainingAndOfEvaluationApart) {
-  Cut cut;
-  EXPECT_THAT(cut.skips_in(true), IsEmpty());
-  SkipProfile skip;
-  skip.name = "long";
-  cut.skips[true] = {skip};
-  EXPECT_EQ(cut.skips_in(true).size(), 1U);
-  EXPECT_THAT(cut.skips_in(false), IsEmpty());
-}
-
 TEST(LocalGroup, IsAWorldOfOneInWhichEveryCallReturnsAtOnce) {
   LocalGroup group;
   EXPECT_EQ(group.world().size, 1);

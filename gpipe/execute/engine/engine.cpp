@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/cut/chosen_stages.h"
 #include "gpipe/execute/runner/first_batch.h"
 #include "gpipe/execute/runner/skip_trial.h"
 #include "gpipe/execute/values/checked_options.h"
@@ -231,7 +230,7 @@ std::unique_ptr<Runner::Lease> Engine::lease(const StepKind& kind, const MiniBat
   if (cut_.skips.count(kind.is_training) == 0) {
     cut_.skips[kind.is_training] = find_skips(parts(), options_, runner_->workers(), caller, sample);
   }
-  split_->tied_values().bring();
+  split_->bring_tied_values();
   return runner_->lease(kind, parts(), batch.idle);
 }
 
@@ -244,14 +243,11 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   }
   if (!is_alone) {
     // What one rank has measured holds for all.
-    const ChosenStages own{cut_.layers_per_stage, cut_.recompute_by_stage, cut_.rematerialization, cut_.profile};
-    ChosenStages chosen = read_chosen_stages(group_->gather(to_record(own)).front());
+    Cut chosen = read_cut(group_->gather(to_record(cut_)).front());
     check_balance(chosen.layers_per_stage, model_->num_layers(), cut_.num_stages());
     check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, cut_.num_stages());
-    cut_.layers_per_stage = std::move(chosen.layers_per_stage);
-    cut_.recompute_by_stage = std::move(chosen.recompute_by_stage);
-    cut_.rematerialization = std::move(chosen.rematerialization);
-    cut_.profile = std::move(chosen.profile);
+    chosen.worker_of_stage = std::move(cut_.worker_of_stage);
+    cut_ = std::move(chosen);
   }
   make_split();
   copy_first_replica();

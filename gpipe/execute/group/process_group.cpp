@@ -14,6 +14,7 @@
 #include "gpipe/execute/group/gradient_reducer.h"
 #include "gpipe/execute/group/local_group.h"
 #include "gpipe/execute/group/replicas.h"
+#include "gpipe/execute/group/tied_values.h"
 #include "gpipe/interpret/channel.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/model/skip.h"
@@ -201,7 +202,6 @@ std::string ProcessGroup::complete(StepResult& result, const StepReport& own, in
 std::vector<WireRecord> ProcessGroup::gather_replicas(const WireRecord& own) { return replicas_->gather(own); }
 
 void ProcessGroup::copy_first_replica(const Fingerprint& names, const Tensors& values) {
-  if (replicas_->size() == 1) return;
   const std::vector<WireRecord> of_replica = replicas_->gather(to_record(names));
   for (int replica = 1; replica < replicas_->size(); ++replica) {
     check_same_tensors(read_fingerprint(of_replica[0]), rank_of_worker(own_worker_, 0),
@@ -249,10 +249,10 @@ void ProcessGroup::connect_flow(const ProvenSchedule& schedule, std::size_t flow
   }
 }
 
-std::unique_ptr<TiedValues> ProcessGroup::connect_ties(const std::vector<Tie>& ties,
-                                                       const std::vector<int>& worker_of_layer) {
-  if (ties.empty()) return std::make_unique<TiedValues>();
-  return std::make_unique<RemoteTiedValues>(ties, worker_of_layer, *peers_);
+std::function<void()> ProcessGroup::connect_ties(const std::vector<Tie>& ties,
+                                                 const std::vector<int>& worker_of_layer) {
+  if (ties.empty()) return [] {};
+  return [values = std::make_shared<TiedValues>(ties, worker_of_layer, *peers_)] { values->bring(); };
 }
 
 void ProcessGroup::check() const { peers_->check(); }

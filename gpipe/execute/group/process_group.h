@@ -41,8 +41,7 @@ class ProcessGroup : public Group {
   GradientSum& gradient_sum() override { return *gradient_sum_; }
 
   FlowEnds<Packet> connect(const ProvenSchedule& schedule, const FlowTensors& most) override;
-  std::unique_ptr<TiedValues> connect_ties(const std::vector<Tie>& ties,
-                                           const std::vector<int>& worker_of_layer) override;
+  std::function<void()> connect_ties(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer) override;
 
   void check() const override;
   bool has_failed() const override;

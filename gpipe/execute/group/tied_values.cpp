@@ -14,7 +14,7 @@
 namespace gpipe {
 
 // From one rank to another: ties of which the first has the owner, and the second a user.
-struct RemoteTiedValues::Way {
+struct TiedValues::Way {
   std::vector<std::size_t> ties;
   int user_worker = 0;
   std::unique_ptr<FlowSender> sender;      // one of the two
@@ -43,7 +43,7 @@ void set_value(const Tie::Use& user, const at::Tensor& value) {
 
 }  // namespace
 
-RemoteTiedValues::RemoteTiedValues(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer, Peers& peers)
+TiedValues::TiedValues(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer, Peers& peers)
     : ties_(ties) {
   const World& world = peers.world();
   const int own_worker = world.stage();
@@ -77,9 +77,9 @@ RemoteTiedValues::RemoteTiedValues(const std::vector<Tie>& ties, const std::vect
   }
 }
 
-RemoteTiedValues::~RemoteTiedValues() = default;
+TiedValues::~TiedValues() = default;
 
-void RemoteTiedValues::bring() {
+void TiedValues::bring() {
   ++number_;
   for (const auto& way : ways_) {
     if (way->sender == nullptr) continue;

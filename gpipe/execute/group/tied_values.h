@@ -11,23 +11,17 @@ namespace gpipe {
 
 class Peers;
 
-// As it is, it is that of a process that has all layers, where tied weights share their memory. Thread-compatible.
+// Thread-compatible.
 class TiedValues {
  public:
-  virtual ~TiedValues() = default;
-  // Called by all ranks. Throws as a flow's ends do, and InvalidArgument if the weights do not fit together.
-  virtual void bring() {}
-};
-
-class RemoteTiedValues : public TiedValues {
- public:
   // `worker_of_layer` by layer. REQUIRES: `ties` and `peers` outlive it.
-  RemoteTiedValues(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer, Peers& peers);
-  ~RemoteTiedValues() override;
-  RemoteTiedValues(const RemoteTiedValues&) = delete;
-  RemoteTiedValues& operator=(const RemoteTiedValues&) = delete;
+  TiedValues(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer, Peers& peers);
+  ~TiedValues();
+  TiedValues(const TiedValues&) = delete;
+  TiedValues& operator=(const TiedValues&) = delete;
 
-  void bring() override;
+  // Called by all ranks. Throws as a flow's ends do, and InvalidArgument if the weights do not fit together.
+  void bring();
 
  private:
   struct Way;

@@ -1,11 +1,10 @@
-#include "gpipe/execute/step/clip_grad_norm.h"
-
+// clip_grad_norm over all stages, wherever they are.
 #include <torch/torch.h>
 
 #include <limits>
 #include <map>
 
-#include "gpipe/execute/model/registration_order.h"
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/transport/on_host.h"
 #include "gpipe/transport/wire_record.h"
 
@@ -60,7 +59,7 @@ double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
     for (std::size_t index = 0; index < count; ++index) norms[of_layer[index]].push_back(of_rank[index]);
   }
   Tensors in_order;
-  for (const int layer : registration_order(engine.model().layer_names())) {
+  for (const int layer : engine.model().registration_order()) {
     in_order.insert(in_order.end(), norms[layer].begin(), norms[layer].end());
   }
   if (in_order.empty()) return 0;

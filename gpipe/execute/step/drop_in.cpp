@@ -1,5 +1,4 @@
-#include "gpipe/execute/step/drop_in.h"
-
+// The drop-in forward: a custom autograd function whose backward runs the pipeline's backward actions.
 #include <fmt/format.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/step.h"
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/transport/on_host.h"

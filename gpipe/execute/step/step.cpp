@@ -30,7 +30,7 @@ at::Tensor sum(const Tensors& parts) {
 
 }  // namespace
 
-Step::Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss)
+Step::Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss)
     : engine_(engine), caller_(mode != StepMode::kForwardOnly) {
   settings_.seed = engine.options().seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
@@ -41,7 +41,9 @@ Step::Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss)
   GradientSum& sum = engine.group().gradient_sum();
   settings_.on_first_backward = [&sum](int stage) { sum.begin_first_backward(stage); };
   settings_.on_last_backward = [&sum](int stage) { sum.begin_last_backward(stage); };
-  if (loss.is_checked) gradients_before_.emplace(engine.model().face().parameters());
+  for (const at::Tensor& parameter : loss.is_checked ? engine.model().face().parameters() : Tensors()) {
+    gradients_before_.emplace_back(parameter, parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  }
   engine.group().failing([&] { begin(batch, mode); });
 }
 
@@ -133,7 +135,14 @@ void Step::commit() {
 
 void Step::roll_back() {
   for (Stage* const stage : assembly().own_stages()) stage->earlier_gradients().put_back();
-  if (gradients_before_) gradients_before_->put_back();
+  for (const auto& [parameter, before] : gradients_before_) {
+    at::Tensor& grad = parameter.mutable_grad();
+    if (before.defined()) {
+      grad.copy_(before);
+    } else {
+      grad.reset();
+    }
+  }
   engine_.model().put_back_buffers(buffers_before_);
   if (std::exchange(has_number_, false)) engine_.set_step(engine_.step() - 1);
 }
