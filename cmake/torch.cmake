@@ -26,7 +26,6 @@ add_library(gpipe_torch STATIC
   gpipe/model/num_parameters.cpp
   gpipe/model/optimizer_slots.cpp
   gpipe/model/profiler.cpp
-  gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
   gpipe/model/skip_tracer.cpp
   gpipe/model/tie.cpp
@@ -76,7 +75,6 @@ add_library(gpipe_torch STATIC
   gpipe/execute/pipeline.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp
-  gpipe/execute/runner/caller_state.cpp
   gpipe/execute/runner/first_batch.cpp
   gpipe/execute/runner/runner.cpp
   gpipe/execute/runner/skip_trial.cpp

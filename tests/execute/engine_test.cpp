@@ -140,7 +140,7 @@ class EngineTest : public ::testing::Test {
     call.needs_grad = true;
     return engine_.make_batch(call, {torch::ones({4, 3})}, nullptr, nullptr);
   }
-  std::unique_ptr<Runner::Lease> lease(StepMode mode) {
+  Runner::Lease lease(StepMode mode) {
     const MiniBatch ready = batch();
     return engine_.lease({2, mode, true}, ready, {}, CallerState(true));
   }
@@ -165,13 +165,13 @@ TEST_F(EngineTest, AnAssemblyIsReturnedWhenItsLeaseEndsAndUsedAgain) {
   {
     const auto one = lease(StepMode::kTogether);
     const auto two = lease(StepMode::kTogether);
-    first = one->assembly().number();
-    EXPECT_NE(two->assembly().number(), first);
+    first = one->number();
+    EXPECT_NE(two->number(), first);
     EXPECT_THAT(engine_.runner().idle(), IsEmpty());
   }
   EXPECT_EQ(engine_.runner().idle().size(), 2U);
   const auto again = lease(StepMode::kTogether);
-  EXPECT_LE(again->assembly().number(), first + 1);
+  EXPECT_LE(again->number(), first + 1);
   EXPECT_EQ(engine_.runner().idle().size(), 1U);
 }
 

@@ -59,7 +59,10 @@ void Engine::make(torch::nn::Module& face, const LayerChain& chain, Fingerprint*
 
 void Engine::make_cut(int num_layers, const Schedule& schedule) {
   cut_.worker_of_stage = schedule.worker_of_stage;
-  check_devices_are_there();
+  for (int stage = 0; stage < cut_.num_stages(); ++stage) {
+    const std::optional<torch::Device> device = device_of_stage(options_, stage);
+    if (device && runs_stage(stage)) check_device_is_there(*device);
+  }
   if (num_layers == 0) throw InvalidArgument("the model has no layers");
   if (schedule.num_stages > num_layers) {
     const int chunks = schedule.num_stages / schedule.num_workers();
@@ -83,13 +86,6 @@ void Engine::make_cut(int num_layers, const Schedule& schedule) {
       throw InvalidArgument(
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
-  }
-}
-
-void Engine::check_devices_are_there() const {
-  for (int stage = 0; stage < cut_.num_stages(); ++stage) {
-    const std::optional<torch::Device> device = device_of_stage(options_, stage);
-    if (device && runs_stage(stage)) check_device_is_there(*device);
   }
 }
 
@@ -217,8 +213,8 @@ MiniBatch Engine::make_batch(StepCall call, const Tensors& inputs, const Tensors
   return batch;
 }
 
-std::unique_ptr<Runner::Lease> Engine::lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
-                                             const CallerState& caller) {
+Runner::Lease Engine::lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
+                            const CallerState& caller) {
   const MicroBatch& sample = batch.micro_batches.front();
   model_->relink_ties();
   if (!runner_->is_prepared(kind)) {

@@ -69,8 +69,7 @@ class Engine {
                        std::vector<MicroBatch>* target_batches);
   // An assembly for a step of that kind on that batch. The first one makes the cut, if it is left open, and looks for
   // skips.
-  std::unique_ptr<Runner::Lease> lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
-                                       const CallerState& caller);
+  Runner::Lease lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss, const CallerState& caller);
 
   // Steps in training so far.
   std::int64_t step() const { return step_; }
@@ -83,7 +82,6 @@ class Engine {
 
  private:
   void make(torch::nn::Module& face, const LayerChain& chain, Fingerprint* fingerprint);
-  void check_devices_are_there() const;
   void make_cut(int num_layers, const Schedule& schedule);
   // Everything that all ranks must have in common, but for the shapes of parameters.
   Fingerprint describe(const LayerChain& chain) const;

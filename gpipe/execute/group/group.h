@@ -87,8 +87,6 @@ class Group {
   // has all layers it does nothing, because tied weights share their memory. REQUIRES: `ties` outlive the result.
   virtual std::function<void()> connect_ties(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer) = 0;
 
-  // Throws the error that has ended this rank's part, if one has.
-  virtual void check() const = 0;
   virtual bool has_failed() const = 0;
   // Ends this rank's part in the world, and throws the first error; in a world of one, throws `error`.
   [[noreturn]] virtual void fail(std::exception_ptr error) = 0;

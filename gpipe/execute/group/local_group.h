@@ -52,7 +52,6 @@ class LocalGroup : public Group {
     return [] {};
   }
 
-  void check() const override {}
   bool has_failed() const override { return false; }
   [[noreturn]] void fail(std::exception_ptr error) override { std::rethrow_exception(std::move(error)); }
   void leave() override {}

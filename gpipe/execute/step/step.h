@@ -32,7 +32,7 @@ class Step {
   // REQUIRES: the engine outlives it.
   Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss = {});
 
-  const Schedule& schedule() const { return assembly().schedule(); }
+  const Schedule& schedule() const { return assembly_->schedule(); }
   Engine& engine() const { return engine_; }
 
   Timeline run(Phase phase);
@@ -41,7 +41,7 @@ class Step {
 
   // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the
   // backward, where there is no loss, the gradients of the outputs.
-  Stage* last() const { return assembly().last(); }
+  Stage* last() const { return assembly_->last(); }
   // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all
   // ranks: where the first stage is, on the devices of the inputs, elsewhere on the CPU.
   Tensors input_grads() const;
@@ -58,10 +58,8 @@ class Step {
   Tensors from_last(Tensors tensors) const;
 
  private:
-  Assembly& assembly() const { return lease_->assembly(); }
   void begin(MiniBatch& batch, StepMode mode);
   void commit();
-  Timeline run_phase(Phase phase);
   Timeline run_actions(Phase phase);
   // Runs the actions, while the replicas add up the gradients.
   Timeline run_backward(Phase phase);
@@ -80,7 +78,7 @@ class Step {
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_before_;
   bool has_number_ = false;                        // took a step number: in training
   std::chrono::steady_clock::time_point started_;  // of the last run
-  std::unique_ptr<Runner::Lease> lease_;
+  Runner::Lease assembly_;
 };
 
 }  // namespace gpipe::detail
