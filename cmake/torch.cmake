@@ -26,7 +26,6 @@ add_library(gpipe_torch STATIC
   gpipe/model/num_parameters.cpp
   gpipe/model/optimizer_slots.cpp
   gpipe/model/profiler.cpp
-  gpipe/model/sandbox.cpp
   gpipe/model/skip.cpp
   gpipe/model/skip_tracer.cpp
   gpipe/model/split_backward.cpp
@@ -63,12 +62,10 @@ add_library(gpipe_torch STATIC
   gpipe/transport/c10d/store_server.cpp
   gpipe/transport/c10d/failure_report.cpp
   gpipe/execute/all_ranks.cpp
-  gpipe/execute/cut/chosen_stages.cpp
   gpipe/execute/cut/cut.cpp
   gpipe/execute/engine/engine.cpp
   gpipe/execute/freed_memory.cpp
   gpipe/execute/group/gradient_reducer.cpp
-  gpipe/execute/group/local_group.cpp
   gpipe/execute/group/loss_parts.cpp
   gpipe/execute/group/process_group.cpp
   gpipe/execute/group/replicas.cpp
@@ -76,11 +73,9 @@ add_library(gpipe_torch STATIC
   gpipe/execute/group/step_report.cpp
   gpipe/execute/group/tied_values.cpp
   gpipe/execute/model/model.cpp
-  gpipe/execute/model/registration_order.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp
-  gpipe/execute/runner/caller_state.cpp
   gpipe/execute/runner/first_batch.cpp
   gpipe/execute/runner/runner.cpp
   gpipe/execute/runner/skip_trial.cpp
@@ -94,7 +89,6 @@ add_library(gpipe_torch STATIC
   gpipe/execute/stage/stage_layers.cpp
   gpipe/execute/step/clip_grad_norm.cpp
   gpipe/execute/step/drop_in.cpp
-  gpipe/execute/step/gradient_copies.cpp
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
   gpipe/execute/step/weighed_loss.cpp

@@ -8,7 +8,6 @@
 
 #include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/execute/engine/engine.h"
-#include "gpipe/execute/model/registration_order.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
@@ -56,7 +55,7 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
   }
   NamedTensors weights;
   for (const bool is_parameter : {true, false}) {
-    for (const int layer : registration_order(pipeline->engine().model().layer_names())) {
+    for (const int layer : pipeline->engine().model().registration_order()) {
       for (auto& weight : found[{is_parameter, layer}]) weights.push_back(std::move(weight));
     }
   }

@@ -4,9 +4,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/engine/engine.h"
-#include "gpipe/execute/step/clip_grad_norm.h"
-#include "gpipe/execute/step/drop_in.h"
-#include "gpipe/execute/step/train_step.h"
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/values/checked_options.h"
 
 namespace gpipe {

@@ -18,6 +18,16 @@ class ActionError : public Error {
   const Action& action() const { return action_; }
   // The exception the layer threw, of its own type.
   std::exception_ptr cause() const { return cause_; }
+  // Throws that exception if it is a `Cause`, and returns otherwise.
+  template <typename Cause>
+  void rethrow_if() const {
+    try {
+      std::rethrow_exception(cause_);
+    } catch (const Cause&) {
+      throw;
+    } catch (...) {  // NOLINT(bugprone-empty-catch) this error says it
+    }
+  }
 
  private:
   int worker_;

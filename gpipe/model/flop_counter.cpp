@@ -5,6 +5,7 @@
 #include <ATen/core/ivalue.h>
 #include <ATen/record_function.h>
 
+#include <algorithm>
 #include <map>
 #include <memory>
 #include <set>
@@ -23,31 +24,81 @@ namespace {
 // An operation that is nothing but a composition (CompositeImplicitAutograd, here conv2d) is looked through. The first
 // one below that, for which libtorch knows a derivative, is the same on every device: it is counted, and what it calls
 // in turn is not.
-enum class Kind {
-  kTransparent,          // a composition
-  kFree,                 // a view, or an empty tensor
-  kElementwise,          // one per element
-  kProduct,              // the first argument's last dimension is summed over
-  kAddedProduct,         // the second argument's
-  kAddedBatchedProduct,  // and also its first
-  kConvolution,
-  kConvolutionBackward,
+using Inputs = c10::ArrayRef<const c10::IValue>;
+
+// Of the operation that is being counted.
+struct Counted : at::ObserverContext {
+  bool is_product = false;
+  std::int64_t fixed = 0;
+  std::int64_t per_element = 0;
 };
 
-const std::map<std::string, Kind>& products() {
-  static const auto* all = new std::map<std::string, Kind>{
-      {"aten::mm", Kind::kProduct},
-      {"aten::bmm", Kind::kProduct},
-      {"aten::mv", Kind::kProduct},
-      {"aten::dot", Kind::kProduct},
-      {"aten::addmm", Kind::kAddedProduct},
-      {"aten::_addmm_activation", Kind::kAddedProduct},
-      {"aten::addmv", Kind::kAddedProduct},
-      {"aten::baddbmm", Kind::kAddedProduct},
-      {"aten::addbmm", Kind::kAddedBatchedProduct},
-      {"aten::convolution", Kind::kConvolution},
-      {"aten::_convolution", Kind::kConvolution},
-      {"aten::convolution_backward", Kind::kConvolutionBackward},
+// What an operation with these inputs counts. Null: it is a composition.
+using Rule = void (*)(Counted&, Inputs);
+
+std::int64_t size(const c10::IValue& tensor, std::int64_t dim) { return tensor.toTensor().size(dim); }
+std::int64_t num_elements(const c10::IValue& tensor) { return tensor.toTensor().numel(); }
+
+// A view, or an empty tensor.
+void count_nothing(Counted& /*counted*/, Inputs /*inputs*/) {}
+
+void count_elements(Counted& counted, Inputs inputs) {
+  const bool is_given_a_tensor = std::any_of(
+      inputs.begin(), inputs.end(), [](const c10::IValue& input) { return input.isTensor() || input.isTensorList(); });
+  counted.per_element = is_given_a_tensor ? 1 : 0;
+}
+
+// That argument's last dimension is summed over.
+template <int kArgument>
+void count_product(Counted& counted, Inputs inputs) {
+  counted.is_product = true;
+  counted.per_element = 2 * size(inputs[kArgument], -1);
+}
+
+// The second argument's, and also its first.
+void count_added_batches(Counted& counted, Inputs inputs) {
+  count_product<1>(counted, inputs);
+  counted.per_element *= size(inputs[1], 0);
+}
+
+// What every element of the smaller image, of `elements` in all, is multiplied with: [to, from / groups, kernel...], or
+// the other way round for a transposed convolution.
+std::int64_t convolution_flops(std::int64_t elements, const c10::IValue& weight) {
+  return size(weight, 0) == 0 ? 0 : 2 * elements * (num_elements(weight) / size(weight, 0));
+}
+
+void count_convolution(Counted& counted, Inputs inputs) {
+  const bool transposed = inputs[6].toBool();
+  counted.is_product = true;
+  if (transposed) {
+    counted.fixed = convolution_flops(num_elements(inputs[0]), inputs[1]);
+  } else {
+    counted.per_element = convolution_flops(1, inputs[1]);
+  }
+}
+
+void count_convolution_backward(Counted& counted, Inputs inputs) {
+  const bool transposed = inputs[7].toBool();
+  const auto wanted = inputs[10].toBoolList();
+  const std::int64_t flops = convolution_flops(num_elements(inputs[transposed ? 1 : 0]), inputs[2]);
+  counted.is_product = true;
+  counted.fixed = flops * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
+}
+
+const std::map<std::string, Rule>& products() {
+  static const auto* all = new std::map<std::string, Rule>{
+      {"aten::mm", &count_product<0>},
+      {"aten::bmm", &count_product<0>},
+      {"aten::mv", &count_product<0>},
+      {"aten::dot", &count_product<0>},
+      {"aten::addmm", &count_product<1>},
+      {"aten::_addmm_activation", &count_product<1>},
+      {"aten::addmv", &count_product<1>},
+      {"aten::baddbmm", &count_product<1>},
+      {"aten::addbmm", &count_added_batches},
+      {"aten::convolution", &count_convolution},
+      {"aten::_convolution", &count_convolution},
+      {"aten::convolution_backward", &count_convolution_backward},
   };
   return *all;
 }
@@ -69,23 +120,16 @@ bool makes_no_data(const c10::OperatorName& base) {
   return op && is_view(op->schema());
 }
 
-Kind classify(const c10::OperatorName& name) {
+Rule find_rule(const c10::OperatorName& name) {
   std::string base = name.name;
   if (base.back() == '_') base.pop_back();  // in place
   const auto product = products().find(base);
   if (product != products().end()) return product->second;
   const auto op = c10::Dispatcher::singleton().findSchema(name);
-  if (!op) return Kind::kElementwise;
-  if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return Kind::kTransparent;
-  return makes_no_data({base, name.overload_name}) ? Kind::kFree : Kind::kElementwise;
+  if (!op) return &count_elements;
+  if (op->hasKernelForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd)) return nullptr;
+  return makes_no_data({base, name.overload_name}) ? &count_nothing : &count_elements;
 }
-
-// Of the operation that is being counted.
-struct Counted : at::ObserverContext {
-  bool is_product = false;
-  std::int64_t fixed = 0;
-  std::int64_t per_element = 0;
-};
 
 struct State {
   std::int64_t total = 0;
@@ -93,7 +137,7 @@ struct State {
   int num_counters = 0;
   at::CallbackHandle callback = 0;
   bool in_counted = false;
-  std::unordered_map<c10::OperatorName, Kind> kinds;
+  std::unordered_map<c10::OperatorName, Rule> rules;
 };
 
 State& state() {
@@ -101,72 +145,15 @@ State& state() {
   return of_thread;
 }
 
-std::int64_t size(const c10::IValue& tensor, std::int64_t dim) { return tensor.toTensor().size(dim); }
-std::int64_t num_elements(const c10::IValue& tensor) { return tensor.toTensor().numel(); }
-
-// What every element of the smaller image, of `elements` in all, is multiplied with: [to, from / groups, kernel...], or
-// the other way round for a transposed convolution.
-std::int64_t convolution_flops(std::int64_t elements, const c10::IValue& weight) {
-  return size(weight, 0) == 0 ? 0 : 2 * elements * (num_elements(weight) / size(weight, 0));
-}
-
-void set_convolution(Counted& counted, c10::ArrayRef<const c10::IValue> inputs) {
-  const bool transposed = inputs[6].toBool();
-  if (transposed) {
-    counted.fixed = convolution_flops(num_elements(inputs[0]), inputs[1]);
-  } else {
-    counted.per_element = convolution_flops(1, inputs[1]);
-  }
-}
-
-void set_convolution_backward(Counted& counted, c10::ArrayRef<const c10::IValue> inputs) {
-  const bool transposed = inputs[7].toBool();
-  const auto wanted = inputs[10].toBoolList();
-  const std::int64_t flops = convolution_flops(num_elements(inputs[transposed ? 1 : 0]), inputs[2]);
-  counted.fixed = flops * ((wanted[0] ? 1 : 0) + (wanted[1] ? 1 : 0));
-}
-
-bool is_given_a_tensor(c10::ArrayRef<const c10::IValue> inputs) {
-  for (const c10::IValue& input : inputs) {
-    if (input.isTensor() || input.isTensorList()) return true;
-  }
-  return false;
-}
-
-void set_flops(Counted& counted, Kind kind, c10::ArrayRef<const c10::IValue> inputs) {
-  switch (kind) {
-    case Kind::kTransparent:
-    case Kind::kFree:
-      return;
-    case Kind::kElementwise:
-      counted.per_element = is_given_a_tensor(inputs) ? 1 : 0;
-      return;
-    case Kind::kProduct:
-      counted.per_element = 2 * size(inputs[0], -1);
-      return;
-    case Kind::kAddedProduct:
-      counted.per_element = 2 * size(inputs[1], -1);
-      return;
-    case Kind::kAddedBatchedProduct:
-      counted.per_element = 2 * size(inputs[1], -1) * size(inputs[1], 0);
-      return;
-    case Kind::kConvolution:
-      return set_convolution(counted, inputs);
-    case Kind::kConvolutionBackward:
-      return set_convolution_backward(counted, inputs);
-  }
-}
-
 std::unique_ptr<at::ObserverContext> begin(const at::RecordFunction& function) {
   State& now = state();
   const auto name = now.in_counted ? c10::nullopt : function.operator_name();
   if (!name) return nullptr;
-  auto known = now.kinds.find(*name);
-  if (known == now.kinds.end()) known = now.kinds.emplace(*name, classify(*name)).first;
-  if (known->second == Kind::kTransparent) return nullptr;
+  auto known = now.rules.find(*name);
+  if (known == now.rules.end()) known = now.rules.emplace(*name, find_rule(*name)).first;
+  if (known->second == nullptr) return nullptr;
   auto counted = std::make_unique<Counted>();
-  counted->is_product = known->second != Kind::kFree && known->second != Kind::kElementwise;
-  set_flops(*counted, known->second, function.inputs());
+  known->second(*counted, function.inputs());
   now.in_counted = true;
   return counted;
 }

@@ -52,12 +52,14 @@ const void* memory_of(const at::Tensor& tensor) {
 // Watches the memory of tensors without keeping it.
 class Watched {
  public:
-  void add(const at::Tensor& tensor) {
-    // Views count what they show: that is what a copy of them, which goes on to the next layer, would take.
-    uses.push_back({tensor.defined() ? static_cast<std::int64_t>(tensor.nbytes()) : 0, false, -1});
-    memory.push_back(memory_of(tensor));
-    storages_.emplace_back();
-    if (memory.back() != nullptr) storages_.back().emplace(tensor.storage().getWeakStorageImpl());
+  explicit Watched(const Tensors& tensors) {
+    for (const at::Tensor& tensor : tensors) {
+      // Views count what they show: that is what a copy of them, which goes on to the next layer, would take.
+      uses.push_back({bytes_of({tensor}), false, -1});
+      memory.push_back(memory_of(tensor));
+      storages_.emplace_back();
+      if (memory.back() != nullptr) storages_.back().emplace(tensor.storage().getWeakStorageImpl());
+    }
   }
   void note_what_is_kept() {
     for (std::size_t index = 0; index < uses.size(); ++index) {
@@ -100,14 +102,11 @@ torch::autograd::edge_list edges_of(const Tensors& tensors) {
 // To the inputs alone, whose edges are `ends`; the graph stays.
 double input_grad_seconds(const torch::autograd::edge_list& ends, const Tensors& roots,
                           const std::function<double()>& now) {
-  torch::autograd::edge_list starts;
-  torch::autograd::variable_list grads;
-  for (const at::Tensor& root : roots) {
-    if (!root.defined() || !root.requires_grad()) continue;
-    starts.push_back(torch::autograd::impl::gradient_edge(root));
-    grads.push_back(at::ones_like(root));
-  }
+  const torch::autograd::edge_list starts = edges_of(roots);
   if (starts.empty() || ends.empty()) return 0;
+  Tensors grads = ones_like(roots);
+  grads.erase(std::remove_if(grads.begin(), grads.end(), [](const at::Tensor& grad) { return !grad.defined(); }),
+              grads.end());
   const double start = now();
   torch::autograd::Engine::get_default_engine().execute(starts, grads, /*keep_graph=*/true, /*create_graph=*/false,
                                                         /*accumulate_grad=*/false, ends);
@@ -117,11 +116,11 @@ double input_grad_seconds(const torch::autograd::edge_list& ends, const Tensors&
 }  // namespace
 
 LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
-                             const Tensors& parameters) {
+                             const Tensors& parameters) const {
   const GradientsAside aside(parameters);
-  const MemoryScope scope(account_);
-  const auto live = [&] { return account_ != nullptr ? account_->live_bytes() : 0; };
-  const auto peak = [&] { return account_ != nullptr ? account_->peak_bytes() : 0; };
+  const MemoryScope scope(account);
+  const auto live = [&] { return account != nullptr ? account->live_bytes() : 0; };
+  const auto peak = [&] { return account != nullptr ? account->peak_bytes() : 0; };
   const std::function<double()> now = clock ? clock : &thread_seconds;
   LayerMeasure measure;
 
@@ -133,11 +132,10 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   }
   inputs.clear();
   std::shared_ptr<Boundary> boundary = Boundary::enter(entering, requires_grad);
-  Watched watched_inputs;
-  for (const at::Tensor& tensor : entering) watched_inputs.add(tensor);
+  Watched watched_inputs(entering);
   const torch::autograd::edge_list input_edges = with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
 
-  if (account_ != nullptr) account_->reset_peak();
+  if (account != nullptr) account->reset_peak();
   const double start = now();
   Tensors outputs = forward(std::move(entering));
   measure.seconds.forward = now() - start;
@@ -147,16 +145,11 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   {
     const MemoryScope elsewhere(nullptr);
     for (const at::Tensor& output : outputs) {
-      if (!output.defined()) {
-        measure.outputs.push_back(output);
-        continue;
-      }
-      measure.outputs.push_back(output.detach().clone());
-      measure.outputs.back().set_requires_grad(output.requires_grad());
+      measure.outputs.push_back(output.defined() ? output.detach().clone() : output);
+      if (output.defined()) measure.outputs.back().set_requires_grad(output.requires_grad());
     }
   }
-  Watched watched_outputs;
-  for (const at::Tensor& tensor : outputs) watched_outputs.add(tensor);
+  Watched watched_outputs(outputs);
   for (std::size_t index = 0; index < watched_outputs.uses.size(); ++index) {
     const auto same =
         std::find(watched_inputs.memory.begin(), watched_inputs.memory.end(), watched_outputs.memory[index]);
@@ -174,7 +167,7 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   measure.bytes.outputs = watched_outputs.uses;
   measure.bytes.kept = live() - before - bytes_of(grads);
 
-  if (account_ != nullptr) account_->reset_peak();
+  if (account != nullptr) account->reset_peak();
   const double middle = now();
   roots.backward_from(std::move(grads)).run();
   measure.seconds.backward = now() - middle;

@@ -44,11 +44,9 @@ using MeteredForward = std::function<Tensors(Tensors)>;
 // Further outputs of the same run, such as stashed tensors, asked for after the forward; may be empty.
 using MoreRoots = std::function<Tensors()>;
 
-class LayerMeter {
- public:
+struct LayerMeter {
   // Without an account bytes are not counted.
-  explicit LayerMeter(std::shared_ptr<MemoryAccount> account) : account_(std::move(account)) {}
-
+  std::shared_ptr<MemoryAccount> account;
   // Whether a backward to the inputs alone is measured, before the whole one.
   bool with_input_grad = false;
   // What seconds are read from; empty: the processor time of this thread.
@@ -59,10 +57,7 @@ class LayerMeter {
   // Gradients of `parameters` are put aside and back; the backward adds to zeros, as that of every micro-batch but the
   // first.
   LayerMeasure run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
-                   const Tensors& parameters);
-
- private:
-  std::shared_ptr<MemoryAccount> account_;
+                   const Tensors& parameters) const;
 };
 
 }  // namespace gpipe

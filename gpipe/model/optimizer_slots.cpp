@@ -13,16 +13,14 @@ namespace {
 
 using Named = std::vector<std::pair<const char*, at::Tensor>>;
 
+template <typename State>
+Named tensors_of_adam(State& state) {
+  return {{"exp_avg", state.exp_avg()}, {"exp_avg_sq", state.exp_avg_sq()}, {"max_exp_avg_sq", state.max_exp_avg_sq()}};
+}
+
 Named tensors_of(torch::optim::OptimizerParamState& state) {
-  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) {
-    return {
-        {"exp_avg", adam->exp_avg()}, {"exp_avg_sq", adam->exp_avg_sq()}, {"max_exp_avg_sq", adam->max_exp_avg_sq()}};
-  }
-  if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) {
-    return {{"exp_avg", adamw->exp_avg()},
-            {"exp_avg_sq", adamw->exp_avg_sq()},
-            {"max_exp_avg_sq", adamw->max_exp_avg_sq()}};
-  }
+  if (auto* adam = dynamic_cast<torch::optim::AdamParamState*>(&state)) return tensors_of_adam(*adam);
+  if (auto* adamw = dynamic_cast<torch::optim::AdamWParamState*>(&state)) return tensors_of_adam(*adamw);
   if (auto* sgd = dynamic_cast<torch::optim::SGDParamState*>(&state)) {
     return {{"momentum_buffer", sgd->momentum_buffer()}};
   }

@@ -68,9 +68,7 @@ class Pass {
   Pass(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options, PassKind kind,
        ProfilerPosition& position)
       : source_(source), sample_(sample), options_(options), position_(position), tracer_(source.names) {
-    std::shared_ptr<MemoryAccount> account;
-    if (kind == PassKind::kBytes && options.count_bytes) account = std::make_shared<MemoryAccount>("profile");
-    meter_ = LayerMeter(std::move(account));
+    if (kind == PassKind::kBytes && options.count_bytes) meter_.account = std::make_shared<MemoryAccount>("profile");
     meter_.with_input_grad = kind == PassKind::kSeconds;
     meter_.at_backward = [this] { position_.in_backward = true; };
     if (is_on_meta(sample)) {
@@ -111,11 +109,10 @@ class Pass {
     profile.name = layer.name;
     profile.parameter_bytes = bytes_of(parameters);
     profile.buffer_bytes = bytes_of(layer.layer.module->buffers());
-    std::int64_t gradient_bytes = 0;
+    profile.gradient_bytes = 0;
     for (const at::Tensor& parameter : parameters) {
-      if (parameter.requires_grad()) gradient_bytes += bytes_of({parameter});
+      if (parameter.requires_grad()) *profile.gradient_bytes += bytes_of({parameter});
     }
-    profile.gradient_bytes = gradient_bytes;
 
     LayerRun run;
     run.seed = options_.seed;
@@ -136,7 +133,7 @@ class Pass {
   const ProfileOptions& options_;
   ProfilerPosition& position_;
   SkipTracer tracer_;
-  LayerMeter meter_{nullptr};
+  LayerMeter meter_;
   std::optional<FlopCounter> counter_;  // on Meta tensors
 };
 

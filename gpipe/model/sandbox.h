@@ -1,6 +1,8 @@
 // Sandbox: a model can be run for a trial, and is afterwards as it was.
 #pragma once
 
+#include <torch/nn/module.h>
+
 #include <vector>
 
 #include "gpipe/model/changing_buffers.h"
@@ -10,22 +12,34 @@
 
 namespace gpipe {
 
+// Among the layers' modules.
+inline std::vector<StepListener*> find_listeners(const std::vector<ChainLayer>& layers) {
+  std::vector<StepListener*> listeners;
+  for (const ChainLayer& layer : layers) {
+    for (const auto& module : layer.layer.module->modules(/*include_self=*/true)) {
+      if (auto* listener = dynamic_cast<StepListener*>(module.get())) listeners.push_back(listener);
+    }
+  }
+  return listeners;
+}
+
 // Copies the buffers of the layers; the destructor writes them back and drops what step listeners have collected. What
 // a trial does to gradients, to random generators and to members that are not buffers is its own affair.
 class Sandbox {
  public:
-  explicit Sandbox(const std::vector<ChainLayer>& layers);
-  ~Sandbox();
+  explicit Sandbox(const std::vector<ChainLayer>& layers)
+      : buffers_(layers), copies_(buffers_.snapshot()), listeners_(find_listeners(layers)) {}
+  ~Sandbox() {
+    for (StepListener* listener : listeners_) listener->abandon_step();
+    buffers_.put_back(copies_);
+  }
   Sandbox(const Sandbox&) = delete;
   Sandbox& operator=(const Sandbox&) = delete;
 
  private:
   const ChangingBuffers buffers_;  // all of them
-  Tensors copies_;
-  std::vector<StepListener*> listeners_;
+  const Tensors copies_;
+  const std::vector<StepListener*> listeners_;
 };
-
-// Among the layers' modules.
-std::vector<StepListener*> find_listeners(const std::vector<ChainLayer>& layers);
 
 }  // namespace gpipe

@@ -8,11 +8,6 @@ namespace gpipe {
 
 std::string SkipTracer::describe(int layer) const { return fmt::format("layer {} ({})", layer, names_[layer]); }
 
-template <typename... Args>
-void SkipTracer::violation(const char* form, const Args&... args) {
-  violations_.push_back(fmt::format(fmt::runtime(form), args...));
-}
-
 void SkipTracer::begin_layer(int layer, const Tensors& inputs) {
   layer_ = layer;
   stand_in_ = inputs.empty() ? at::Tensor() : inputs.front();
@@ -24,7 +19,8 @@ void SkipTracer::begin_layer(int layer, const Tensors& inputs) {
 void SkipTracer::put(const std::string& name, Stashed stashed) {
   const auto [found, is_new] = uses_.try_emplace(name, Use{layer_, -1, {}, 0});
   if (!is_new) {
-    violation("\"{}\" is stashed by {} and again by {}", name, describe(found->second.stash_layer), describe(layer_));
+    violations_.push_back(fmt::format("\"{}\" is stashed by {} and again by {}", name,
+                                      describe(found->second.stash_layer), describe(layer_)));
   }
   if (stashed.tensor.defined()) stashed_now_.push_back(stashed.tensor);
   stashed_names_.push_back(name);
@@ -35,12 +31,13 @@ void SkipTracer::put(const std::string& name, Stashed stashed) {
 Stashed SkipTracer::take(const std::string& name) {
   const auto found = uses_.find(name);
   if (found == uses_.end()) {
-    violation("\"{}\" is popped by {}, but not stashed before", name, describe(layer_));
+    violations_.push_back(fmt::format("\"{}\" is popped by {}, but not stashed before", name, describe(layer_)));
     return {stand_in_, stand_in_.defined() ? version_of(stand_in_) : 0};
   }
   Use& use = found->second;
   if (use.pop_layer >= 0) {
-    violation("\"{}\" is popped by {} and again by {}", name, describe(use.pop_layer), describe(layer_));
+    violations_.push_back(
+        fmt::format("\"{}\" is popped by {} and again by {}", name, describe(use.pop_layer), describe(layer_)));
   }
   use.pop_layer = layer_;
   if (!use.stashed.tensor.defined()) return {};
@@ -68,7 +65,7 @@ void SkipTracer::end_layer() {
 std::vector<SkipProfile> SkipTracer::finish(bool complete) {
   for (const auto& [name, use] : uses_) {
     if (complete && use.pop_layer < 0) {
-      violation("\"{}\" is stashed by {}, but never popped", name, describe(use.stash_layer));
+      violations_.push_back(fmt::format("\"{}\" is stashed by {}, but never popped", name, describe(use.stash_layer)));
     }
   }
   if (failed()) {

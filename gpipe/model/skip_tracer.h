@@ -49,8 +49,6 @@ class SkipTracer : public SkipStore {
 
  private:
   std::string describe(int layer) const;
-  template <typename... Args>
-  void violation(const char* form, const Args&... args);
 
   const std::vector<std::string> names_;
   int layer_ = 0;

@@ -22,15 +22,7 @@ struct Registry : torch::nn::Module {
   }
 };
 
-struct Found {
-  int layer = 0;
-  std::string name;  // in the model
-  std::shared_ptr<torch::nn::Module> module;
-  std::string key;  // in the module
-  at::Tensor weight;
-};
-
-Found find(const std::string& name, const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
+Tie::Use find(const std::string& name, const std::vector<std::string>& layer_names, const std::vector<Layer>& layers) {
   // At most one: no layer is inside another.
   const auto found = std::find_if(layer_names.begin(), layer_names.end(), [&](const std::string& layer) {
     return name == layer ||
@@ -41,9 +33,8 @@ Found find(const std::string& name, const std::vector<std::string>& layer_names,
         fmt::format("\"{}\" is tied, but there is no layer \"{}\"", name, name.substr(0, name.rfind('.'))));
   }
   const std::string& layer_name = *found;
-  Found result;
+  Tie::Use result;
   result.layer = static_cast<int>(found - layer_names.begin());
-  result.name = name;
   result.module = layers[result.layer].module;
   const std::size_t last = name.rfind('.');
   result.key = last == std::string::npos ? "" : name.substr(last + 1);
@@ -73,14 +64,14 @@ std::string describe(const at::Tensor& tensor) {
   return text.str();
 }
 
-void check_alike(const Found& owner, const Found& user) {
-  if (owner.name == user.name) throw InvalidArgument(fmt::format("\"{}\" is tied to itself", user.name));
-  if (owner.module == nullptr || user.module == nullptr) return;
-  if (owner.weight.is_same(user.weight)) {
-    throw InvalidArgument(fmt::format("\"{}\" is tied to itself", user.name));
+void check_alike(const TieNames& names, const Tie::Use& owner, const Tie::Use& user) {
+  const bool are_here = owner.module != nullptr && user.module != nullptr;
+  if (names.owner == names.user || (are_here && owner.weight.is_same(user.weight))) {
+    throw InvalidArgument(fmt::format("\"{}\" is tied to itself", names.user));
   }
+  if (!are_here) return;
   if (owner.weight.sizes() != user.weight.sizes() || owner.weight.dtype() != user.weight.dtype()) {
-    throw InvalidArgument(fmt::format("\"{}\" cannot be tied to \"{}\": {} against {}", user.name, owner.name,
+    throw InvalidArgument(fmt::format("\"{}\" cannot be tied to \"{}\": {} against {}", names.user, names.owner,
                                       describe(user.weight), describe(owner.weight)));
   }
 }
@@ -95,20 +86,21 @@ std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector
       throw InvalidArgument(fmt::format("\"{}\" is tied twice; give it one owner", tie.user));
     }
   }
-  std::vector<std::pair<Found, Found>> pairs;
+  std::vector<std::pair<Tie::Use, Tie::Use>> pairs;
   for (const TieNames& tie : names) {
     if (users.count(tie.owner) != 0) {
       throw InvalidArgument(
           fmt::format("\"{}\" owns \"{}\", but is tied to another itself; tie both to that one", tie.owner, tie.user));
     }
     pairs.emplace_back(find(tie.owner, layer_names, layers), find(tie.user, layer_names, layers));
-    check_alike(pairs.back().first, pairs.back().second);
+    check_alike(tie, pairs.back().first, pairs.back().second);
   }
   std::map<std::string, Tie> by_owner;
-  for (const auto& [owner, user] : pairs) {
-    Tie& tie = by_owner[owner.name];
-    tie.owner = {owner.layer, owner.weight, owner.module, owner.key};
-    tie.users.push_back({user.layer, user.weight, user.module, user.key});
+  for (std::size_t index = 0; index < pairs.size(); ++index) {
+    const auto& [owner, user] = pairs[index];
+    Tie& tie = by_owner[names[index].owner];
+    tie.owner = owner;
+    tie.users.push_back(user);
     if (user.module != nullptr) Registry::parameters_of(*user.module).erase(user.key);
   }
   std::vector<Tie> ties;

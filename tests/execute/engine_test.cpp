@@ -46,30 +46,6 @@ LayerChain small_chain() {
 
 const Model::IsOwn kAll = [](int) { return true; };
 
-TEST(Cut, TellsTheStageAndTheWorkerOfALayer) {
-  Cut cut;
-  cut.worker_of_stage = {0, 1, 0};
-  EXPECT_FALSE(cut.is_made());
-  EXPECT_EQ(cut.stage_of(3), 0);
-  cut.layers_per_stage = {1, 2, 1};
-  EXPECT_TRUE(cut.is_made());
-  EXPECT_EQ(cut.stage_of(0), 0);
-  EXPECT_EQ(cut.stage_of(2), 1);
-  EXPECT_EQ(cut.stage_of(3), 2);
-  EXPECT_EQ(cut.worker_of_layer(3), 0);
-  EXPECT_EQ(cut.worker_of_layer(1), 1);
-}
-
-TEST(Cut, KnowsTheSkipsOfTrainingAndOfEvaluationApart) {
-  Cut cut;
-  EXPECT_THAT(cut.skips_in(true), IsEmpty());
-  SkipProfile skip;
-  skip.name = "long";
-  cut.skips[true] = {skip};
-  EXPECT_EQ(cut.skips_in(true).size(), 1U);
-  EXPECT_THAT(cut.skips_in(false), IsEmpty());
-}
-
 TEST(LocalGroup, IsAWorldOfOneInWhichEveryCallReturnsAtOnce) {
   LocalGroup group;
   EXPECT_EQ(group.world().size, 1);
@@ -164,7 +140,7 @@ class EngineTest : public ::testing::Test {
     call.needs_grad = true;
     return engine_.make_batch(call, {torch::ones({4, 3})}, nullptr, nullptr);
   }
-  std::unique_ptr<Runner::Lease> lease(StepMode mode) {
+  Runner::Lease lease(StepMode mode) {
     const MiniBatch ready = batch();
     return engine_.lease({2, mode, true}, ready, {}, CallerState(true));
   }
@@ -189,13 +165,13 @@ TEST_F(EngineTest, AnAssemblyIsReturnedWhenItsLeaseEndsAndUsedAgain) {
   {
     const auto one = lease(StepMode::kTogether);
     const auto two = lease(StepMode::kTogether);
-    first = one->assembly().number();
-    EXPECT_NE(two->assembly().number(), first);
+    first = one->number();
+    EXPECT_NE(two->number(), first);
     EXPECT_THAT(engine_.runner().idle(), IsEmpty());
   }
   EXPECT_EQ(engine_.runner().idle().size(), 2U);
   const auto again = lease(StepMode::kTogether);
-  EXPECT_LE(again->assembly().number(), first + 1);
+  EXPECT_LE(again->number(), first + 1);
   EXPECT_EQ(engine_.runner().idle().size(), 1U);
 }
 

@@ -1,6 +1,23 @@
 #include "gpipe/execute/cut/cut.h"
 
+#include <fmt/format.h>
+
+#include <string>
+#include <tuple>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/transport/wire_table.h"
+
 namespace gpipe::detail {
+namespace {
+
+constexpr const char* kNotACut = "these are not chosen stages";
+
+constexpr std::tuple kSkipColumns(column("skips", &SkipProfile::name), column("from", &SkipProfile::from, 0),
+                                  column("to", &SkipProfile::to, 0), column("bytes", &SkipProfile::bytes, 0));
+
+}  // namespace
 
 int Cut::stage_of(int layer) const {
   int stage = 0;
@@ -16,6 +33,43 @@ const std::vector<SkipProfile>& Cut::skips_in(bool training) const {
   static const std::vector<SkipProfile> none;
   const auto found = skips.find(training);
   return found != skips.end() ? found->second : none;
+}
+
+// The skips by themselves: their names may have bytes that JSON cannot.
+WireRecord to_record(const Cut& cut) {
+  std::vector<std::string> recompute;
+  for (const Recompute of_stage : cut.recompute_by_stage) recompute.emplace_back(name(of_stage));
+  std::vector<std::string> rematerialization;
+  for (const Rematerialization& of_stage : cut.rematerialization) rematerialization.push_back(to_text(of_stage));
+  Profile profile = cut.profile;
+  profile.skips.clear();
+  WireRecord record;
+  record.add("layers", cut.layers_per_stage);
+  record.add("recompute", std::move(recompute));
+  record.add("rematerialization", std::move(rematerialization));
+  if (!profile.layers.empty()) record.add("profile", to_json(profile));
+  add_table(record, cut.profile.skips, kSkipColumns);
+  return record;
+}
+
+Cut read_cut(const WireRecord& record) {
+  WireReader reader(record, kNotACut);
+  Cut cut;
+  cut.layers_per_stage = reader.integers<int>("layers", 1);
+  for (const std::string& text : reader.texts("recompute")) cut.recompute_by_stage.push_back(parse_recompute(text));
+  for (const std::string& text : reader.texts("rematerialization")) {
+    cut.rematerialization.push_back(parse_rematerialization(text));
+  }
+  if (reader.has("profile")) cut.profile = parse_profile(reader.text("profile"));
+  cut.profile.skips = read_table<SkipProfile>(reader, kSkipColumns);
+  reader.finish();
+  const auto num_layers = static_cast<int>(cut.profile.layers.size());
+  for (const SkipProfile& skip : cut.profile.skips) {
+    if (skip.from <= skip.to && skip.to < num_layers) continue;
+    throw InvalidArgument(fmt::format("{}: skip '{}' goes from layer {} to layer {} of {}", kNotACut, skip.name,
+                                      skip.from, skip.to, num_layers));
+  }
+  return cut;
 }
 
 }  // namespace gpipe::detail

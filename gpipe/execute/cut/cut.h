@@ -7,6 +7,7 @@
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
 #include "gpipe/schedule/recompute.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
 
@@ -27,5 +28,11 @@ struct Cut {
   // Those that are known for training, or for evaluation.
   const std::vector<SkipProfile>& skips_in(bool training) const;
 };
+
+// What a profile of the first batch has decided, for other ranks: everything but the workers, which they have from the
+// schedule, and `skips`, which they find together.
+WireRecord to_record(const Cut& cut);
+// The cut without those. Throws InvalidArgument or ParseError if it is none.
+Cut read_cut(const WireRecord& record);
 
 }  // namespace gpipe::detail

@@ -11,7 +11,6 @@
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/cut/chosen_stages.h"
 #include "gpipe/execute/runner/first_batch.h"
 #include "gpipe/execute/runner/skip_trial.h"
 #include "gpipe/execute/values/checked_options.h"
@@ -59,7 +58,10 @@ void Engine::make(torch::nn::Module& face, const LayerChain& chain, Fingerprint*
 
 void Engine::make_cut(int num_layers, const Schedule& schedule) {
   cut_.worker_of_stage = schedule.worker_of_stage;
-  check_devices_are_there();
+  for (int stage = 0; stage < cut_.num_stages(); ++stage) {
+    const std::optional<torch::Device> device = device_of_stage(options_, stage);
+    if (device && runs_stage(stage)) check_device_is_there(*device);
+  }
   if (num_layers == 0) throw InvalidArgument("the model has no layers");
   if (schedule.num_stages > num_layers) {
     const int chunks = schedule.num_stages / schedule.num_workers();
@@ -83,13 +85,6 @@ void Engine::make_cut(int num_layers, const Schedule& schedule) {
       throw InvalidArgument(
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
     }
-  }
-}
-
-void Engine::check_devices_are_there() const {
-  for (int stage = 0; stage < cut_.num_stages(); ++stage) {
-    const std::optional<torch::Device> device = device_of_stage(options_, stage);
-    if (device && runs_stage(stage)) check_device_is_there(*device);
   }
 }
 
@@ -217,8 +212,8 @@ MiniBatch Engine::make_batch(StepCall call, const Tensors& inputs, const Tensors
   return batch;
 }
 
-std::unique_ptr<Runner::Lease> Engine::lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
-                                             const CallerState& caller) {
+Runner::Lease Engine::lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
+                            const CallerState& caller) {
   const MicroBatch& sample = batch.micro_batches.front();
   model_->relink_ties();
   if (!runner_->is_prepared(kind)) {
@@ -230,7 +225,7 @@ std::unique_ptr<Runner::Lease> Engine::lease(const StepKind& kind, const MiniBat
   if (cut_.skips.count(kind.is_training) == 0) {
     cut_.skips[kind.is_training] = find_skips(parts(), options_, runner_->workers(), caller, sample);
   }
-  split_->tied_values().bring();
+  split_->bring_tied_values();
   return runner_->lease(kind, parts(), batch.idle);
 }
 
@@ -243,14 +238,11 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   }
   if (!is_alone) {
     // What one rank has measured holds for all.
-    const ChosenStages own{cut_.layers_per_stage, cut_.recompute_by_stage, cut_.rematerialization, cut_.profile};
-    ChosenStages chosen = read_chosen_stages(group_->gather(to_record(own)).front());
+    Cut chosen = read_cut(group_->gather(to_record(cut_)).front());
     check_balance(chosen.layers_per_stage, model_->num_layers(), cut_.num_stages());
     check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, cut_.num_stages());
-    cut_.layers_per_stage = std::move(chosen.layers_per_stage);
-    cut_.recompute_by_stage = std::move(chosen.recompute_by_stage);
-    cut_.rematerialization = std::move(chosen.rematerialization);
-    cut_.profile = std::move(chosen.profile);
+    chosen.worker_of_stage = std::move(cut_.worker_of_stage);
+    cut_ = std::move(chosen);
   }
   make_split();
   copy_first_replica();

@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
-#include "gpipe/execute/engine/mini_batch.h"
 #include "gpipe/execute/group/group.h"
 #include "gpipe/execute/model/model.h"
 #include "gpipe/execute/runner/caller_state.h"
@@ -19,9 +18,22 @@
 #include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/interpret/call_lock.h"
 #include "gpipe/model/layer_chain.h"
+#include "gpipe/model/micro_batch.h"
 #include "gpipe/report/timeline.h"
 
 namespace gpipe::detail {
+
+// One mini-batch, ready to run on all ranks.
+struct MiniBatch {
+  std::vector<MicroBatch> micro_batches;  // their tensors only where the first stage is
+  std::vector<bool> requires_grad;        // of the inputs
+  bool needs_grad = true;
+  std::vector<int> idle;  // assemblies that all ranks could use
+  // Of this replica's part of the mini-batch of all replicas; without replicas it is all there is.
+  int first_micro_batch = 0;
+  std::int64_t first_sample = 0;
+  std::int64_t num_samples = 0;  // of all replicas
+};
 
 // Thread-compatible.
 class Engine {
@@ -57,8 +69,7 @@ class Engine {
                        std::vector<MicroBatch>* target_batches);
   // An assembly for a step of that kind on that batch. The first one makes the cut, if it is left open, and looks for
   // skips.
-  std::unique_ptr<Runner::Lease> lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,
-                                       const CallerState& caller);
+  Runner::Lease lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss, const CallerState& caller);
 
   // Steps in training so far.
   std::int64_t step() const { return step_; }
@@ -71,7 +82,6 @@ class Engine {
 
  private:
   void make(torch::nn::Module& face, const LayerChain& chain, Fingerprint* fingerprint);
-  void check_devices_are_there() const;
   void make_cut(int num_layers, const Schedule& schedule);
   // Everything that all ranks must have in common, but for the shapes of parameters.
   Fingerprint describe(const LayerChain& chain) const;

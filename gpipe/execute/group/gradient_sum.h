@@ -4,6 +4,7 @@
 #include <torch/types.h>
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 namespace gpipe {
@@ -15,7 +16,8 @@ struct ReducedParameter {
   bool is_late = false;  // changes after its stage's last backward: it is tied
 };
 
-// As it is, it is that of a single replica, which has nothing to add up. GradientReducer adds up those of several.
+// As it is, it is that of a single replica, which has nothing to add up. Thread-safe where it is said; otherwise one
+// caller at a time.
 class GradientSum {
  public:
   virtual ~GradientSum() = default;
@@ -31,5 +33,10 @@ class GradientSum {
   // Instead, after a backward that failed: the replicas can add nothing up any more.
   virtual void abandon() {}
 };
+
+class Replicas;
+
+// Adds up the gradients of several replicas, while the rest of the backward goes on. REQUIRES: `replicas` outlives it.
+std::unique_ptr<GradientSum> make_gradient_reducer(Replicas& replicas);
 
 }  // namespace gpipe

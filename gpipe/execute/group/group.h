@@ -10,7 +10,6 @@
 #include "gpipe/execute/group/gradient_sum.h"
 #include "gpipe/execute/group/step_call.h"
 #include "gpipe/execute/group/step_report.h"
-#include "gpipe/execute/group/tied_values.h"
 #include "gpipe/execute/values/peers.h"
 #include "gpipe/interpret/flow_ends.h"
 #include "gpipe/launch/world.h"
@@ -83,12 +82,11 @@ class Group {
 
   // The ends that this process has of the flows.
   virtual FlowEnds<Packet> connect(const ProvenSchedule& schedule, const FlowTensors& most) = 0;
-  // By layer the worker that runs it. REQUIRES: `ties` outlive the result.
-  virtual std::unique_ptr<TiedValues> connect_ties(const std::vector<Tie>& ties,
-                                                   const std::vector<int>& worker_of_layer) = 0;
+  // By layer the worker that runs it. What all ranks call at the beginning of a step, to bring tied weights from their
+  // owners; it throws as the ends of a flow do, and InvalidArgument if the weights do not fit together. Where a process
+  // has all layers it does nothing, because tied weights share their memory. REQUIRES: `ties` outlive the result.
+  virtual std::function<void()> connect_ties(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer) = 0;
 
-  // Throws the error that has ended this rank's part, if one has.
-  virtual void check() const = 0;
   virtual bool has_failed() const = 0;
   // Ends this rank's part in the world, and throws the first error; in a world of one, throws `error`.
   [[noreturn]] virtual void fail(std::exception_ptr error) = 0;

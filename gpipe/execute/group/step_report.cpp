@@ -4,98 +4,51 @@
 
 #include <algorithm>
 #include <iterator>
+#include <limits>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/wire_record.h"
+#include "gpipe/transport/wire_table.h"
 
 namespace gpipe {
 namespace {
 
+using detail::column;
+using detail::read_table;
+
 constexpr const char* kNotAReport = "this is not a report of a step";
 
-// What is measured of a stage's memory, as columns of a table.
-constexpr std::pair<const char*, std::int64_t StageMemory::*> kMemoryColumns[] = {
-    {"live_bytes", &StageMemory::live_bytes},           {"peak_bytes", &StageMemory::peak_bytes},
-    {"parameter_bytes", &StageMemory::parameter_bytes}, {"gradient_bytes", &StageMemory::gradient_bytes},
-    {"optimizer_bytes", &StageMemory::optimizer_bytes}, {"input_bytes", &StageMemory::input_bytes}};
+constexpr std::tuple kSpanColumns(column(
+                                      "span_kinds", [](auto& span) -> auto& { return span.action.kind; }, 0,
+                                      kNumActionKinds - 1),
+                                  column(
+                                      "span_stages", [](auto& span) -> auto& { return span.action.stage; }, 0),
+                                  column(
+                                      "span_micro_batches", [](auto& span) -> auto& { return span.action.micro_batch; },
+                                      0),
+                                  column("span_starts", &Span::start_seconds), column("span_ends", &Span::end_seconds));
 
-void add_spans(detail::WireRecord& record, const std::vector<Span>& spans) {
-  std::vector<int> kinds;
-  std::vector<int> stages;
-  std::vector<int> micro_batches;
-  std::vector<double> starts;
-  std::vector<double> ends;
-  for (const Span& span : spans) {
-    kinds.push_back(static_cast<int>(span.action.kind));
-    stages.push_back(span.action.stage);
-    micro_batches.push_back(span.action.micro_batch);
-    starts.push_back(span.start_seconds);
-    ends.push_back(span.end_seconds);
-  }
-  record.add("span_kinds", kinds);
-  record.add("span_stages", stages);
-  record.add("span_micro_batches", micro_batches);
-  record.add("span_starts", std::move(starts));
-  record.add("span_ends", std::move(ends));
+struct MemoryOfStage : StageMemory {
+  int stage = 0;
+};
+
+constexpr auto memory_columns(int num_stages = std::numeric_limits<int>::max()) {
+  return std::tuple(column("memory_stages", &MemoryOfStage::stage, 0, num_stages - 1),
+                    column("live_bytes", &MemoryOfStage::live_bytes), column("peak_bytes", &MemoryOfStage::peak_bytes),
+                    column("parameter_bytes", &MemoryOfStage::parameter_bytes),
+                    column("gradient_bytes", &MemoryOfStage::gradient_bytes),
+                    column("optimizer_bytes", &MemoryOfStage::optimizer_bytes),
+                    column("input_bytes", &MemoryOfStage::input_bytes));
 }
 
-std::vector<Span> read_spans(detail::WireReader& reader) {
-  const std::size_t count =
-      reader.num_rows({"span_kinds", "span_stages", "span_micro_batches", "span_starts", "span_ends"});
-  const std::vector<int> kinds = reader.integers<int>("span_kinds", 0, kNumActionKinds - 1);
-  const std::vector<int> stages = reader.integers<int>("span_stages", 0);
-  const std::vector<int> micro_batches = reader.integers<int>("span_micro_batches", 0);
-  const std::vector<double>& starts = reader.numbers("span_starts");
-  const std::vector<double>& ends = reader.numbers("span_ends");
-  std::vector<Span> spans(count);
-  for (std::size_t index = 0; index < count; ++index) {
-    spans[index].action = {static_cast<ActionKind>(kinds[index]), stages[index], micro_batches[index]};
-    spans[index].start_seconds = starts[index];
-    spans[index].end_seconds = ends[index];
-  }
-  return spans;
-}
-
-void add_memory(detail::WireRecord& record, const StepReport& report, const StepResult& own) {
-  const std::vector<int> stages = own.memory.empty() ? std::vector<int>() : report.stages;
-  record.add("memory_stages", stages);
-  for (const auto& [name, member] : kMemoryColumns) {
-    std::vector<std::int64_t> column;
-    for (const int stage : stages) column.push_back(own.memory[stage].*member);
-    record.add(name, column);
-  }
-}
-
-// The stages and their memory.
-std::vector<std::pair<int, StageMemory>> read_memory(detail::WireReader& reader, int num_stages) {
-  std::vector<std::pair<int, StageMemory>> memory;
-  for (const int stage : reader.integers<int>("memory_stages", 0, num_stages - 1)) {
-    memory.emplace_back(stage, StageMemory());
-  }
-  for (const auto& [name, member] : kMemoryColumns) {
-    reader.num_rows({"memory_stages", name});
-    const std::vector<std::int64_t> column = reader.integers(name);
-    for (std::size_t row = 0; row < memory.size(); ++row) memory[row].second.*member = column[row];
-  }
-  return memory;
-}
-
-void add_loss(detail::WireRecord& record, const LossParts& loss) {
-  std::vector<std::string> names;
-  std::vector<bool> are_scalar;
-  Tensors parts;
-  for (const auto& [name, metric] : loss.metrics) {
-    names.push_back(name);
-    are_scalar.push_back(metric.is_scalar);
-    parts.push_back(metric.parts);
-  }
-  record.add("losses", loss.losses);
-  record.add("weights", loss.weights);
-  record.add("metric_names", std::move(names));
-  record.add("metric_is_scalar", are_scalar);
-  record.add("metric_parts", parts);
-}
+using NamedMetric = std::pair<std::string, LossParts::Metric>;
+constexpr std::tuple kMetricColumns(column("metric_names", &NamedMetric::first),
+                                    column(
+                                        "metric_is_scalar",
+                                        [](auto& metric) -> auto& { return metric.second.is_scalar; }),
+                                    column(
+                                        "metric_parts", [](auto& metric) -> auto& { return metric.second.parts; }));
 
 LossParts read_loss(detail::WireReader& reader) {
   LossParts loss;
@@ -104,11 +57,7 @@ LossParts read_loss(detail::WireReader& reader) {
   if (loss.weights.defined() && loss.weights.scalar_type() != at::kDouble) {
     throw InvalidArgument(std::string(kNotAReport) + ": 'weights' are not doubles");
   }
-  const std::size_t count = reader.num_rows({"metric_names", "metric_is_scalar", "metric_parts"});
-  const std::vector<std::string>& names = reader.texts("metric_names");
-  const std::vector<bool> are_scalar = reader.flags("metric_is_scalar");
-  const Tensors parts = reader.tensors("metric_parts");
-  for (std::size_t index = 0; index < count; ++index) loss.metrics[names[index]] = {parts[index], are_scalar[index]};
+  for (NamedMetric& metric : read_table<NamedMetric>(reader, kMetricColumns)) loss.metrics.insert(std::move(metric));
   return loss;
 }
 
@@ -117,7 +66,7 @@ struct ToldReport {
   int worker = 0;
   std::int64_t start_nanoseconds = 0;
   std::vector<Span> spans;
-  std::vector<std::pair<int, StageMemory>> memory;  // by stage
+  std::vector<MemoryOfStage> memory;
   LossParts loss;
   std::string refusal;
   std::vector<std::string> notes;
@@ -129,8 +78,8 @@ ToldReport read_step_report(const detail::WireRecord& record, const StepResult& 
   ToldReport report;
   report.worker = reader.integer<int>("worker", 0, static_cast<int>(own.timeline.workers.size()) - 1);
   report.start_nanoseconds = reader.integer("start_nanoseconds");
-  report.spans = read_spans(reader);
-  report.memory = read_memory(reader, static_cast<int>(own.memory.size()));
+  report.spans = read_table<Span>(reader, kSpanColumns);
+  report.memory = read_table<MemoryOfStage>(reader, memory_columns(static_cast<int>(own.memory.size())));
   report.loss = read_loss(reader);
   report.refusal = reader.text("refusal");
   report.notes = reader.texts("notes");
@@ -143,12 +92,19 @@ ToldReport read_step_report(const detail::WireRecord& record, const StepResult& 
 detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
   const std::int64_t nanoseconds =
       std::chrono::duration_cast<std::chrono::nanoseconds>(report.start.time_since_epoch()).count();
+  const LossParts& loss = report.loss;
+  std::vector<MemoryOfStage> memory;
+  for (const int stage : own.memory.empty() ? std::vector<int>() : report.stages) {
+    memory.push_back({own.memory[stage], stage});
+  }
   detail::WireRecord record;
   record.add("worker", report.worker);
   record.add("start_nanoseconds", nanoseconds);
-  add_spans(record, own.timeline.workers[report.worker].spans);
-  add_memory(record, report, own);
-  add_loss(record, report.loss);
+  add_table(record, own.timeline.workers[report.worker].spans, kSpanColumns);
+  add_table(record, memory, memory_columns());
+  record.add("losses", loss.losses);
+  record.add("weights", loss.weights);
+  add_table(record, std::vector<NamedMetric>(loss.metrics.begin(), loss.metrics.end()), kMetricColumns);
   record.add("refusal", report.refusal);
   record.add("notes", own.timeline.notes);
   return record;
@@ -173,7 +129,7 @@ std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_ran
     }
     own.timeline.workers[report->worker].spans = std::move(report->spans);
     std::move(report->notes.begin(), report->notes.end(), std::back_inserter(own.timeline.notes));
-    for (const auto& [stage, memory] : report->memory) own.memory[stage] = memory;
+    for (const MemoryOfStage& memory : report->memory) own.memory[memory.stage] = memory;
   }
   add_up(own.timeline);
   LossParts loss;

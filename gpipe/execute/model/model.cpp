@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <memory>
 #include <utility>
 
@@ -29,6 +30,22 @@ void register_nested(torch::nn::Module& parent, const std::string& name, std::sh
   register_nested(*child, name.substr(dot + 1), std::move(module));
 }
 
+std::vector<int> find_registration_order(const std::vector<ChainLayer>& layers) {
+  torch::nn::Module all;
+  std::map<const torch::nn::Module*, int> layer_of;
+  for (const ChainLayer& layer : layers) {
+    const auto stand_in = std::make_shared<torch::nn::Module>();
+    layer_of[stand_in.get()] = layer.index;
+    register_nested(all, layer.name, stand_in);
+  }
+  std::vector<int> order;
+  for (const auto& module : all.modules(/*include_self=*/false)) {
+    const auto found = layer_of.find(module.get());
+    if (found != layer_of.end()) order.push_back(found->second);
+  }
+  return order;
+}
+
 std::vector<Layer> layers_of(const std::vector<ChainLayer>& chain) {
   std::vector<Layer> layers;
   for (const ChainLayer& layer : chain) layers.push_back(layer.layer);
@@ -46,6 +63,7 @@ Model::Model(torch::nn::Module& face, const LayerChain& chain, std::uint64_t see
     layers_.push_back({layer, chain.name(layer), is_needed ? chain.build(layer, seed) : Layer()});
   }
   if (sharing == Sharing::kRefused) check_not_shared(layer_names(), layers_of(layers_));
+  registration_order_ = find_registration_order(layers_);
   register_layers();
 }
 

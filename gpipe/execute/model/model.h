@@ -49,6 +49,9 @@ class Model {
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   std::vector<std::string> layer_names() const;
+  // The order in which a module lists them that has all of them as children, some nested: "a.x", "b", "a.y" are listed
+  // as a.x, a.y, b: 0, 2, 1.
+  const std::vector<int>& registration_order() const { return registration_order_; }
   // All of them; those that other ranks run are not built.
   const std::vector<ChainLayer>& layers() const { return layers_; }
   std::vector<ChainLayer> built_layers() const;
@@ -68,6 +71,7 @@ class Model {
 
   torch::nn::Module& face_;
   std::vector<ChainLayer> layers_;
+  std::vector<int> registration_order_;
   std::vector<Tie> ties_;
   ModuleModes modes_{{}};
   ChangingBuffers buffers_{{}};

@@ -14,10 +14,19 @@ namespace gpipe {
 // forward and kept for the recompute, which has to do the same whatever the caller has switched off since.
 class CallerState {
  public:
-  explicit CallerState(bool with_grad);
+  explicit CallerState(bool with_grad) : with_grad_(with_grad) { std::fegetenv(&floating_point_); }
 
   // Runs `work` in this state. Any thread.
-  void run(const std::function<void()>& work) const;
+  void run(const std::function<void()>& work) const {
+    const at::ThreadLocalStateGuard guard(state_);
+    const at::AutoGradMode grad_mode(with_grad_);
+    autocast::set_dtype(at::kCPU, cpu_dtype_);
+    autocast::set_dtype(at::kCUDA, cuda_dtype_);
+    // It would hand a copy of a weight that was cast without a graph to a recompute that needs one.
+    at::autocast::set_autocast_cache_enabled(false);
+    std::fesetenv(&floating_point_);
+    work();
+  }
 
  private:
   const bool with_grad_;

@@ -17,23 +17,6 @@
 namespace gpipe::detail {
 namespace {
 
-ProfileOptions profile_options(const Model& model, const PipelineOptions& options, const StageLoss& loss) {
-  ProfileOptions result;
-  result.seed = options.seed();
-  result.repeats = 3;
-  result.budget_seconds = 2;
-  result.count_bytes = options.measure_memory() || options.recompute() == Recompute::kAuto;
-  if (!loss) return result;
-  result.loss = [&](const Tensors& outputs) {
-    LayerRun run;
-    run.seed = options.seed();
-    run.layer = model.num_layers();
-    const LayerScope scope(run);
-    return loss(0, outputs);
-  };
-  return result;
-}
-
 Profile profile_on_worker(const Model& model, const ProfileOptions& options, Workers& workers,
                           const MicroBatch& sample) {
   LayerSource source;
@@ -79,20 +62,29 @@ PlanOptions plan_options(const Model& model, const PipelineOptions& options) {
 
 Profile measure_layers(const Model& model, const PipelineOptions& options, Workers& workers, const MicroBatch& sample,
                        const StageLoss& loss) {
+  ProfileOptions wanted;
+  wanted.seed = options.seed();
+  wanted.repeats = 3;
+  wanted.budget_seconds = 2;
+  wanted.count_bytes = options.measure_memory() || options.recompute() == Recompute::kAuto;
   bool in_loss = false;
   if (loss) {
-    // What it throws, the step itself will throw, and say more about it.
-    const StageLoss tried = [&](int micro_batch, const Tensors& outputs) {
+    wanted.loss = [&](const Tensors& outputs) {
       in_loss = true;
-      return loss(micro_batch, outputs);
+      LayerRun run;
+      run.seed = options.seed();
+      run.layer = model.num_layers();
+      const LayerScope scope(run);
+      return loss(0, outputs);
     };
-    try {
-      return profile_on_worker(model, profile_options(model, options, tried), workers, sample);
-    } catch (const ActionError&) {
-      if (!in_loss) throw;
-    }
   }
-  return profile_on_worker(model, profile_options(model, options, {}), workers, sample);
+  try {
+    return profile_on_worker(model, wanted, workers, sample);
+  } catch (const ActionError&) {
+    if (!in_loss) throw;
+  }
+  wanted.loss = {};  // what it throws, the step itself will throw, and say more about it
+  return profile_on_worker(model, wanted, workers, sample);
 }
 
 void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options) {

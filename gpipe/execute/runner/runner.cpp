@@ -14,9 +14,9 @@
 
 namespace gpipe::detail {
 
-Runner::Lease::~Lease() {
-  assembly_->end_step();
-  pool_.idle.push_back(std::move(assembly_));
+void Runner::GiveBack::operator()(Assembly* assembly) const {
+  pool->idle.emplace_back(assembly);
+  assembly->end_step();
 }
 
 Runner::Runner(int num_workers, const PipelineOptions& options)
@@ -54,8 +54,7 @@ void Runner::prepare(const StepKind& kind, const Cut& cut) {
   pools_.emplace(kind, std::move(pool));
 }
 
-std::unique_ptr<Runner::Lease> Runner::lease(const StepKind& kind, const Assembly::Parts& parts,
-                                             const std::vector<int>& idle) {
+Runner::Lease Runner::lease(const StepKind& kind, const Assembly::Parts& parts, const std::vector<int>& idle) {
   Pool& pool = pools_.at(kind);
   const auto found = std::find_if(pool.idle.rbegin(), pool.idle.rend(), [&](const auto& assembly) {
     return std::count(idle.begin(), idle.end(), assembly->number()) != 0;
@@ -70,7 +69,7 @@ std::unique_ptr<Runner::Lease> Runner::lease(const StepKind& kind, const Assembl
     }
     assembly = std::make_unique<Assembly>(parts, pool.proven, num_assemblies_++);
   }
-  return std::make_unique<Lease>(pool, std::move(assembly));
+  return Lease(assembly.release(), GiveBack{&pool});
 }
 
 std::vector<int> Runner::idle() const {

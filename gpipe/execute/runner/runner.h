@@ -4,7 +4,6 @@
 #include <map>
 #include <memory>
 #include <tuple>
-#include <utility>
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
@@ -44,19 +43,12 @@ class Runner {
   };
 
  public:
-  // Has an assembly to itself while it lives. REQUIRES: the runner outlives it.
-  class Lease {
-   public:
-    Lease(Pool& pool, std::unique_ptr<Assembly> assembly) : pool_(pool), assembly_(std::move(assembly)) {}
-    ~Lease();
-    Lease(const Lease&) = delete;
-    Lease& operator=(const Lease&) = delete;
-    Assembly& assembly() const { return *assembly_; }
-
-   private:
-    Pool& pool_;  // that the assembly is returned to
-    std::unique_ptr<Assembly> assembly_;
+  struct GiveBack {
+    Pool* pool = nullptr;
+    void operator()(Assembly* assembly) const;
   };
+  // An assembly to oneself, which is given back when the lease ends. REQUIRES: the runner outlives it.
+  using Lease = std::unique_ptr<Assembly, GiveBack>;
 
   // REQUIRES: `options` outlive it.
   Runner(int num_workers, const PipelineOptions& options);
@@ -71,7 +63,7 @@ class Runner {
 
   // An idle assembly or a new one. In a world of several, all ranks take the same: one of those with the numbers
   // `idle`, which none of them holds for a backward to come. Throws ScheduleError. REQUIRES: the kind is prepared.
-  std::unique_ptr<Lease> lease(const StepKind& kind, const Assembly::Parts& parts, const std::vector<int>& idle);
+  Lease lease(const StepKind& kind, const Assembly::Parts& parts, const std::vector<int>& idle);
   // The numbers of the assemblies that are not in use.
   std::vector<int> idle() const;
 

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -17,7 +19,7 @@
 #include "gpipe/model/noted_input.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
-#include "gpipe/transport/wire_record.h"
+#include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {
 namespace {
@@ -32,33 +34,34 @@ struct Baton {
   SkipTracer::State skips;
 };
 
-// Whether a later stage pops it.
-bool is_open(const SkipTracer::Use& use) { return use.pop_layer < 0 && use.stashed.tensor.defined(); }
+struct SkipRow {
+  std::string name;
+  SkipTracer::Use use;
+  bool is_changed = false;
+  bool is_open = false;  // a later stage pops it
+};
+
+constexpr auto skip_columns(int num_layers = std::numeric_limits<int>::max()) {
+  return std::tuple(column("skips", &SkipRow::name),
+                    column(
+                        "stash_layers", [](auto& row) -> auto& { return row.use.stash_layer; }, -1, num_layers - 1),
+                    column(
+                        "pop_layers", [](auto& row) -> auto& { return row.use.pop_layer; }, -1, num_layers - 1),
+                    column(
+                        "bytes", [](auto& row) -> auto& { return row.use.bytes; }, 0),
+                    column("are_changed", &SkipRow::is_changed), column("are_open", &SkipRow::is_open));
+}
 
 WireRecord to_record(const Baton& baton) {
-  std::vector<std::string> names;
-  std::vector<int> stash_layers;
-  std::vector<int> pop_layers;
-  std::vector<std::int64_t> bytes;
-  std::vector<bool> are_changed;
-  std::vector<bool> are_open;
+  std::vector<SkipRow> rows;
   Tensors stashed;
   for (const auto& [name, use] : baton.skips.uses) {
-    names.push_back(name);
-    stash_layers.push_back(use.stash_layer);
-    pop_layers.push_back(use.pop_layer);
-    bytes.push_back(use.bytes);
-    are_open.push_back(is_open(use));
-    are_changed.push_back(is_open(use) && version_of(use.stashed.tensor) != use.stashed.version);
-    if (is_open(use)) stashed.push_back(use.stashed.tensor);
+    const bool is_open = use.pop_layer < 0 && use.stashed.tensor.defined();
+    rows.push_back({name, use, is_open && version_of(use.stashed.tensor) != use.stashed.version, is_open});
+    if (is_open) stashed.push_back(use.stashed.tensor);
   }
   WireRecord record;
-  record.add("skips", std::move(names));
-  record.add("stash_layers", stash_layers);
-  record.add("pop_layers", pop_layers);
-  record.add("bytes", bytes);
-  record.add("are_changed", are_changed);
-  record.add("are_open", are_open);
+  add_table(record, rows, skip_columns());
   record.add("stashed", stashed);
   record.add("violations", baton.skips.violations);
   record.add("tensors", baton.tensors);
@@ -67,26 +70,17 @@ WireRecord to_record(const Baton& baton) {
 
 Baton read_baton(const WireRecord& record, int num_layers) {
   WireReader reader(record, "these are not skips");
-  const std::size_t count =
-      reader.num_rows({"skips", "stash_layers", "pop_layers", "bytes", "are_changed", "are_open"});
-  const std::vector<std::string>& names = reader.texts("skips");
-  const std::vector<int> stash_layers = reader.integers<int>("stash_layers", -1, num_layers - 1);
-  const std::vector<int> pop_layers = reader.integers<int>("pop_layers", -1, num_layers - 1);
-  const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("bytes", 0);
-  const std::vector<bool> are_changed = reader.flags("are_changed");
-  const std::vector<bool> are_open = reader.flags("are_open");
-  reader.check_num_rows({"stashed"}, static_cast<std::size_t>(std::count(are_open.begin(), are_open.end(), true)));
+  std::vector<SkipRow> rows = read_table<SkipRow>(reader, skip_columns(num_layers));
+  const auto num_open = std::count_if(rows.begin(), rows.end(), [](const SkipRow& row) { return row.is_open; });
+  reader.check_num_rows({"stashed"}, static_cast<std::size_t>(num_open));
   const Tensors stashed = reader.tensors("stashed");
   std::size_t next = 0;
   Baton baton;
-  for (std::size_t index = 0; index < count; ++index) {
-    SkipTracer::Use& use = baton.skips.uses[names[index]];
-    use.stash_layer = stash_layers[index];
-    use.pop_layer = pop_layers[index];
-    use.bytes = bytes[index];
-    if (are_open[index]) use.stashed.tensor = stashed[next++];
-    const at::Tensor& tensor = use.stashed.tensor;
-    use.stashed.version = are_changed[index] ? -1 : (tensor.defined() ? version_of(tensor) : 0);
+  for (SkipRow& row : rows) {
+    if (row.is_open) row.use.stashed.tensor = stashed[next++];
+    const at::Tensor& tensor = row.use.stashed.tensor;
+    row.use.stashed.version = row.is_changed ? -1 : (tensor.defined() ? version_of(tensor) : 0);
+    baton.skips.uses[row.name] = std::move(row.use);
   }
   baton.skips.violations = reader.texts("violations");
   baton.tensors = reader.tensors("tensors");
@@ -200,15 +194,6 @@ class TrialStage {
   Baton result_;
 };
 
-void rethrow_if_skip_error(const ActionError& error) {
-  try {
-    std::rethrow_exception(error.cause());
-  } catch (const SkipError&) {
-    throw;
-  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
-  }
-}
-
 }  // namespace
 
 std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const PipelineOptions& options, Workers& workers,
@@ -229,7 +214,7 @@ std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const Pipeline
     executor.run(workers, Phase::kForward, [&](const std::function<void()>& work) { caller.run(work); },
                  {options.watchdog_seconds(), options.on_stuck()});
   } catch (const ActionError& error) {
-    rethrow_if_skip_error(error);
+    error.rethrow_if<SkipError>();
     throw;
   }
   Baton result;

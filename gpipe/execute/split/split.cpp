@@ -15,7 +15,7 @@ Split::Split(const Model& model, const Cut& cut, const PipelineOptions& options,
     : model_(model), cut_(cut), options_(options), group_(group) {
   std::vector<int> worker_of_layer;
   for (int layer = 0; layer < model.num_layers(); ++layer) worker_of_layer.push_back(cut.worker_of_layer(layer));
-  tied_values_ = group.connect_ties(model.ties(), worker_of_layer);
+  bring_tied_values_ = group.connect_ties(model.ties(), worker_of_layer);
 }
 
 bool Split::runs_stage(int stage) const { return group_.runs_worker(cut_.worker_of_stage[stage]); }

@@ -1,7 +1,7 @@
 // Split: what exists once the cut is made: the stages' accounts, their devices, and the ways of tied weights.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,10 +28,10 @@ class Split {
   bool runs_stage(int stage) const;
   // Where the stage computes; null: where its inputs are, or on another rank.
   std::shared_ptr<StageStream> stream(int stage) const;
-  bool has_devices() const { return !streams_.empty(); }
   MemoryBook& memory() { return memory_; }
   const MemoryBook& memory() const { return memory_; }
-  TiedValues& tied_values() { return *tied_values_; }
+  // Brings tied weights from the ranks of their owners. Called by all ranks.
+  void bring_tied_values() const { bring_tied_values_(); }
 
   // The skips and ties that go from stage to stage.
   Routes routes(const std::vector<SkipProfile>& skips) const;
@@ -49,7 +49,7 @@ class Split {
   const Group& group_;
   std::vector<std::shared_ptr<StageStream>> streams_;  // by stage, null for those of other ranks; empty: no devices
   MemoryBook memory_;
-  std::unique_ptr<TiedValues> tied_values_;
+  std::function<void()> bring_tied_values_;
 };
 
 }  // namespace gpipe::detail

@@ -1,16 +1,22 @@
-#include "gpipe/execute/step/clip_grad_norm.h"
-
+// clip_grad_norm over all stages, wherever they are.
 #include <torch/torch.h>
 
 #include <limits>
 #include <map>
+#include <tuple>
 
-#include "gpipe/execute/model/registration_order.h"
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/transport/on_host.h"
-#include "gpipe/transport/wire_record.h"
+#include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {
 namespace {
+
+// The norm of a gradient of that layer.
+struct GradientNorm {
+  int layer = 0;
+  at::Tensor norm;
+};
 
 at::Tensor norm_of(const at::Tensor& grad, double norm_type) {
   return norm_type == std::numeric_limits<double>::infinity() ? grad.abs().max() : grad.norm(norm_type);
@@ -30,37 +36,32 @@ double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   const CallLock::Scope lock(engine.calls(), "clip_grad_norm_");
   const at::NoGradGuard no_grad;
   Tensors grads;
-  std::map<int, Tensors> norms;  // by layer
-  std::vector<int> layer_of_norm;
-  Tensors own_norms;
+  std::vector<GradientNorm> own_norms;
   for (const ChainLayer& layer : engine.model().built_layers()) {
     for (const at::Tensor& parameter : layer.layer.module->parameters()) {
       if (!parameter.grad().defined()) continue;
       grads.push_back(parameter.grad().data());
-      own_norms.push_back(on_host(norm_of(grads.back(), norm_type)));
-      layer_of_norm.push_back(layer.index);
+      own_norms.push_back({layer.index, on_host(norm_of(grads.back(), norm_type))});
     }
   }
-  WireRecord own;
-  own.add("layers", layer_of_norm);
-  own.add("norms", own_norms);
-  std::vector<WireRecord> by_rank = {own};
+  const std::tuple columns(column("layers", &GradientNorm::layer, 0, engine.model().num_layers() - 1),
+                           column("norms", &GradientNorm::norm));
+  std::vector<WireRecord> by_rank(1);
+  add_table(by_rank.front(), own_norms, columns);
   Group& group = engine.group();
   group.agree(
       engine.make_call("clip_grad_norm_"), [](StepCall&) {}, &by_rank);
+  std::map<int, Tensors> norms;  // by layer
   // The other replicas have the same.
   const World& world = group.world();
   const auto first = by_rank.begin() + world.replica() * world.num_stages();
   for (auto given = first; given != first + world.num_stages(); ++given) {
     WireReader reader(*given, "these are not norms of gradients");
-    const std::size_t count = reader.num_rows({"layers", "norms"});
-    const std::vector<int> of_layer = reader.integers<int>("layers", 0, engine.model().num_layers() - 1);
-    const Tensors of_rank = reader.tensors("norms");
+    for (const auto& [layer, norm] : read_table<GradientNorm>(reader, columns)) norms[layer].push_back(norm);
     reader.finish();
-    for (std::size_t index = 0; index < count; ++index) norms[of_layer[index]].push_back(of_rank[index]);
   }
   Tensors in_order;
-  for (const int layer : registration_order(engine.model().layer_names())) {
+  for (const int layer : engine.model().registration_order()) {
     in_order.insert(in_order.end(), norms[layer].begin(), norms[layer].end());
   }
   if (in_order.empty()) return 0;

@@ -1,5 +1,4 @@
-#include "gpipe/execute/step/drop_in.h"
-
+// The drop-in forward: a custom autograd function whose backward runs the pipeline's backward actions.
 #include <fmt/format.h>
 #include <torch/autograd.h>
 #include <torch/csrc/autograd/graph_task.h>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/step.h"
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/transport/on_host.h"
@@ -58,14 +58,14 @@ std::vector<Tensors> split(const Tensors& whole, const NumRows& num_rows) {
   return parts;
 }
 
-// Keeps a step alive between forward and backward.
+// Keeps a step alive between forward and backward, with what autograd does not know of its inputs and outputs.
 struct StepHolder : torch::CustomClassHolder {
   std::shared_ptr<torch::nn::Module> face;  // whose engine outlives the step
   std::unique_ptr<Step> step;
-  std::vector<bool> defined;           // of its outputs
-  std::vector<std::size_t> positions;  // of the inputs that autograd knows
-  std::vector<c10::Device> devices;    // of those
-  NumRows rows;                        // where the last stage is
+  std::vector<std::size_t> input_positions;                // of the inputs that are there
+  std::vector<c10::Device> input_devices;                  // of those
+  std::vector<std::optional<c10::Device>> output_devices;  // nothing for an output that is not there
+  NumRows rows;                                            // where the last stage is
 };
 
 // Of the whole mini-batch.
@@ -84,18 +84,13 @@ Outputs take_outputs(Step& step) {
     const std::vector<Tensors> results = step.last()->take_results();
     sent = step.engine().group().failing([&] { return concatenate(results); });
     outputs.rows = num_rows(results);
-    at::Tensor flags = at::zeros({static_cast<std::int64_t>(sent.size())}, at::kByte);
-    for (std::size_t index = 0; index < sent.size(); ++index) {
-      flags.data_ptr<std::uint8_t>()[index] = step.last()->result_requires_grad()[index] ? 1 : 0;
-    }
-    sent.push_back(flags);
+    const std::vector<bool>& flags = step.last()->result_requires_grad();
+    sent.push_back(at::tensor(std::vector<std::uint8_t>(flags.begin(), flags.begin() + sent.size()), at::kByte));
   }
   outputs.tensors = step.from_last(std::move(sent));
   const at::Tensor flags = outputs.tensors.back();
   outputs.tensors.pop_back();
-  for (std::int64_t index = 0; index < flags.numel(); ++index) {
-    outputs.requires_grad.push_back(flags.data_ptr<std::uint8_t>()[index] != 0);
-  }
+  outputs.requires_grad.assign(flags.data_ptr<std::uint8_t>(), flags.data_ptr<std::uint8_t>() + flags.numel());
   for (const at::Tensor& tensor : outputs.tensors) {
     const c10::Device here = tensor.defined() ? tensor.device() : c10::Device(c10::kCPU);
     const auto named = device_of_stage(step.engine().options(), step.schedule().num_stages - 1);
@@ -110,13 +105,11 @@ void run(Step& step, Phase phase) {
   step.share(result);
 }
 
-// What a forward is called with besides its tensors, and what it gives back besides them.
+// What a forward is called with besides its tensors.
 struct Call {
-  std::shared_ptr<torch::nn::Module> face;
   Engine& engine;
   MiniBatch batch;
-  std::vector<std::size_t> positions;               // of the inputs that are there
-  std::vector<std::optional<c10::Device>> devices;  // where the outputs belong; nothing for one that is not there
+  c10::intrusive_ptr<StepHolder> holder;
 };
 
 // Autograd sees outputs on the CPU only, so that it calls the backward in the thread that asked for it. For a gradient
@@ -126,8 +119,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
   // Undefined inputs and outputs are left out, which autograd could not wrap.
   static Tensors forward(torch::autograd::AutogradContext* context, const at::Tensor& /*phony*/, Call* call,
                          at::TensorList inputs) {
-    auto holder = c10::make_intrusive<StepHolder>();
-    holder->face = call->face;
+    StepHolder* const holder = call->holder.get();
     holder->step = std::make_unique<Step>(call->engine, std::move(call->batch), StepMode::kApart);
     run(*holder->step, Phase::kForward);
     Outputs made = take_outputs(*holder->step);
@@ -136,15 +128,13 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     Tensors without_grad;
     for (std::size_t index = 0; index < made.tensors.size(); ++index) {
       const at::Tensor output = on_host(made.tensors[index]);
-      holder->defined.push_back(output.defined());
-      call->devices.push_back(output.defined() ? std::optional(made.devices[index]) : std::nullopt);
+      holder->output_devices.push_back(output.defined() ? std::optional(made.devices[index]) : std::nullopt);
       if (!output.defined()) continue;
       outputs.push_back(output);
       if (!made.requires_grad[index]) without_grad.push_back(output);
     }
-    for (const at::Tensor& input : inputs) holder->devices.push_back(input.device());
-    context->saved_data["step"] = c10::IValue::make_capsule(holder);
-    holder->positions = call->positions;
+    for (const at::Tensor& input : inputs) holder->input_devices.push_back(input.device());
+    context->saved_data["step"] = c10::IValue::make_capsule(call->holder);
     context->mark_non_differentiable(without_grad);
     return outputs;
   }
@@ -168,14 +158,16 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     step->agree_on_backward();
     Tensors whole;
     std::size_t next = 0;
-    for (const bool defined : holder->defined) whole.push_back(defined ? std::move(grads[next++]) : at::Tensor());
+    for (const auto& device : holder->output_devices) {
+      whole.push_back(device ? std::move(grads[next++]) : at::Tensor());
+    }
     if (step->last() != nullptr) step->last()->set_output_grads(split(whole, holder->rows));
     run(*step, Phase::kBackward);
     Tensors grads_of_inputs = step->input_grads();
     Tensors result(2);  // of the phony and the call
-    for (std::size_t index = 0; index < holder->positions.size(); ++index) {
-      const at::Tensor& grad = grads_of_inputs[holder->positions[index]];
-      result.push_back(grad.defined() ? grad.to(holder->devices[index]) : grad);
+    for (std::size_t index = 0; index < holder->input_positions.size(); ++index) {
+      const at::Tensor& grad = grads_of_inputs[holder->input_positions[index]];
+      result.push_back(grad.defined() ? grad.to(holder->input_devices[index]) : grad);
     }
     return result;
   }
@@ -202,16 +194,19 @@ Tensors forward(torch::nn::Module& face, Engine& engine, const Tensors& inputs) 
     return std::move(outputs.tensors);
   }
   Tensors given;
-  Call call{face.shared_from_this(), engine, std::move(batch), {}, {}};
+  Call call{engine, std::move(batch), c10::make_intrusive<StepHolder>()};
+  call.holder->face = face.shared_from_this();
   for (std::size_t index = 0; index < inputs.size(); ++index) {
     if (!inputs[index].defined()) continue;
     given.push_back(inputs[index]);
-    call.positions.push_back(index);
+    call.holder->input_positions.push_back(index);
   }
   Tensors made = PipelineFunction::apply(torch::zeros({}, torch::requires_grad()), &call, at::TensorList(given));
   Tensors outputs;
   std::size_t next = 0;
-  for (const auto& device : call.devices) outputs.push_back(device ? made[next++].to(*device) : at::Tensor());
+  for (const auto& device : call.holder->output_devices) {
+    outputs.push_back(device ? made[next++].to(*device) : at::Tensor());
+  }
   return outputs;
 }
 

@@ -30,7 +30,7 @@ at::Tensor sum(const Tensors& parts) {
 
 }  // namespace
 
-Step::Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss)
+Step::Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss)
     : engine_(engine), caller_(mode != StepMode::kForwardOnly) {
   settings_.seed = engine.options().seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
@@ -41,13 +41,15 @@ Step::Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss)
   GradientSum& sum = engine.group().gradient_sum();
   settings_.on_first_backward = [&sum](int stage) { sum.begin_first_backward(stage); };
   settings_.on_last_backward = [&sum](int stage) { sum.begin_last_backward(stage); };
-  if (loss.is_checked) gradients_before_.emplace(engine.model().face().parameters());
+  for (const at::Tensor& parameter : loss.is_checked ? engine.model().face().parameters() : Tensors()) {
+    gradients_before_.emplace_back(parameter, parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
+  }
   engine.group().failing([&] { begin(batch, mode); });
 }
 
 void Step::begin(MiniBatch& batch, StepMode mode) {
   const bool is_training = engine_.model().is_training();
-  lease_ =
+  assembly_ =
       engine_.lease({static_cast<int>(batch.micro_batches.size()), mode, is_training}, batch, settings_.loss, caller_);
   settings_.micro_batches = std::move(batch.micro_batches);
   settings_.input_requires_grad = std::move(batch.requires_grad);
@@ -59,29 +61,27 @@ void Step::begin(MiniBatch& batch, StepMode mode) {
   settings_.step = engine_.step();
   has_number_ = is_training;
   if (has_number_) engine_.set_step(engine_.step() + 1);
-  assembly().begin_step(settings_);
+  assembly_->begin_step(settings_);
   engine_.split()->memory().reset_peaks();
 }
 
 Timeline Step::run(Phase phase) {
-  return engine_.group().failing([&] { return run_phase(phase); });
-}
-
-Timeline Step::run_phase(Phase phase) {
-  if (phase == Phase::kBackward) {
-    check_batch_is_unchanged();
-    return run_backward(phase);
-  }
-  buffers_before_ = engine_.model().snapshot_buffers();
-  try {
-    Timeline timeline = settings_.with_grad && phase == Phase::kAll ? run_backward(phase) : run_actions(phase);
-    commit();
-    return timeline;
-  } catch (...) {
-    for (StepListener* listener : engine_.model().listeners()) listener->abandon_step();
-    roll_back();
-    throw;
-  }
+  return engine_.group().failing([&] {
+    if (phase == Phase::kBackward) {
+      check_batch_is_unchanged();
+      return run_backward(phase);
+    }
+    buffers_before_ = engine_.model().snapshot_buffers();
+    try {
+      Timeline timeline = settings_.with_grad && phase == Phase::kAll ? run_backward(phase) : run_actions(phase);
+      commit();
+      return timeline;
+    } catch (...) {
+      for (StepListener* listener : engine_.model().listeners()) listener->abandon_step();
+      roll_back();
+      throw;
+    }
+  });
 }
 
 Timeline Step::run_actions(Phase phase) {
@@ -89,7 +89,7 @@ Timeline Step::run_actions(Phase phase) {
   const WatchdogOptions watchdog{engine_.options().watchdog_seconds(), engine_.options().on_stuck()};
   started_ = std::chrono::steady_clock::now();
   try {
-    return assembly().run(
+    return assembly_->run(
         engine_.runner().workers(), phase, [&](const std::function<void()>& work) { caller_.run(work); }, watchdog);
   } catch (const ActionError& error) {
     rethrow_if_out_of_memory(error);
@@ -125,15 +125,22 @@ void Step::check_batch_is_unchanged() const {
 void Step::commit() {
   end_listeners();
   for (int stage = 0; stage < schedule().num_stages; ++stage) {
-    const Stage* const here = assembly().stage(stage);
+    const Stage* const here = assembly_->stage(stage);
     if (here != nullptr) engine_.split()->memory().set_input_bytes(stage, here->most_input_bytes());
   }
   engine_.model().learn_buffers(buffers_before_);
 }
 
 void Step::roll_back() {
-  for (Stage* const stage : assembly().own_stages()) stage->earlier_gradients().put_back();
-  if (gradients_before_) gradients_before_->put_back();
+  for (Stage* const stage : assembly_->own_stages()) stage->earlier_gradients().put_back();
+  for (const auto& [parameter, before] : gradients_before_) {
+    at::Tensor& grad = parameter.mutable_grad();
+    if (before.defined()) {
+      grad.copy_(before);
+    } else {
+      grad.reset();
+    }
+  }
   engine_.model().put_back_buffers(buffers_before_);
   if (std::exchange(has_number_, false)) engine_.set_step(engine_.step() - 1);
 }
@@ -172,14 +179,14 @@ void Step::end_listeners() {
 }
 
 void Step::divide_gradients(double weight) {
-  for (Stage* const stage : assembly().own_stages()) stage->earlier_gradients().add_step(weight);
+  for (Stage* const stage : assembly_->own_stages()) stage->earlier_gradients().add_step(weight);
 }
 
 // As if the gradients were put together already: then those of the step are given back where there were earlier ones.
 std::vector<StageMemory> Step::measure_memory() const {
   std::vector<StageMemory> memory = engine_.split()->memory().memory();
   for (std::size_t stage = 0; stage < memory.size(); ++stage) {
-    Stage* const here = assembly().stage(static_cast<int>(stage));
+    Stage* const here = assembly_->stage(static_cast<int>(stage));
     if (here == nullptr) continue;
     memory[stage].gradient_bytes += here->earlier_gradients().bytes();
     memory[stage].live_bytes -= here->earlier_gradients().bytes_of_step();
@@ -190,7 +197,7 @@ std::vector<StageMemory> Step::measure_memory() const {
 void Step::agree_on_backward() {
   StepCall call = engine_.make_call("backward");
   call.step = settings_.step;
-  call.assembly = assembly().number();
+  call.assembly = assembly_->number();
   engine_.group().agree(call, [](StepCall&) {});
 }
 
@@ -222,13 +229,13 @@ Tensors Step::input_grads() const {
   Group& group = engine_.group();
   return group.failing([&] {
     return group.broadcast(schedule().worker_of_stage.front(),
-                           assembly().first() != nullptr ? own_input_grads() : Tensors());
+                           assembly_->first() != nullptr ? own_input_grads() : Tensors());
   });
 }
 
 Tensors Step::own_input_grads() const {
   const std::vector<int>& replicated = engine_.options().replicated_inputs();
-  const std::vector<Tensors>& by_micro_batch = assembly().first()->input_grads();
+  const std::vector<Tensors>& by_micro_batch = assembly_->first()->input_grads();
   Tensors result(settings_.input_requires_grad.size());
   for (std::size_t index = 0; index < result.size(); ++index) {
     if (!settings_.input_requires_grad[index]) continue;

@@ -4,19 +4,23 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "gpipe/execute/engine/engine.h"
-#include "gpipe/execute/engine/mini_batch.h"
 #include "gpipe/execute/group/loss_parts.h"
 #include "gpipe/execute/runner/caller_state.h"
-#include "gpipe/execute/step/gradient_copies.h"
 #include "gpipe/execute/values/step_result.h"
 
 namespace gpipe::detail {
+
+// What the last stage makes of its outputs. Empty: the outputs are wanted.
+struct StepLoss {
+  StageLoss call;
+  std::function<bool()> has_weights;  // as in StepSettings
+  bool is_checked = false;            // whether the gradients may have to be put back
+};
 
 // Begins in the constructor, which takes the next step number in training and an assembly; commits when a forward, or a
 // whole step, has run; and rolls back when that fails: buffers, step number and listeners are then as before, and so
@@ -25,19 +29,10 @@ namespace gpipe::detail {
 // Several may be in flight at a time (a forward before the backward of another), but only one runs at a time.
 class Step {
  public:
-  // What the last stage makes of its outputs. Empty: the outputs are wanted.
-  struct Loss {
-    StageLoss call;
-    std::function<bool()> has_weights;  // as in StepSettings
-    bool is_checked = false;            // whether the gradients may have to be put back
-  };
-
   // REQUIRES: the engine outlives it.
-  Step(Engine& engine, MiniBatch batch, StepMode mode, Loss loss);
-  // One whose outputs are wanted.
-  Step(Engine& engine, MiniBatch batch, StepMode mode) : Step(engine, std::move(batch), mode, Loss()) {}
+  Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss = {});
 
-  const Schedule& schedule() const { return assembly().schedule(); }
+  const Schedule& schedule() const { return assembly_->schedule(); }
   Engine& engine() const { return engine_; }
 
   Timeline run(Phase phase);
@@ -46,7 +41,7 @@ class Step {
 
   // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the
   // backward, where there is no loss, the gradients of the outputs.
-  Stage* last() const { return assembly().last(); }
+  Stage* last() const { return assembly_->last(); }
   // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all
   // ranks: where the first stage is, on the devices of the inputs, elsewhere on the CPU.
   Tensors input_grads() const;
@@ -63,10 +58,8 @@ class Step {
   Tensors from_last(Tensors tensors) const;
 
  private:
-  Assembly& assembly() const { return lease_->assembly(); }
   void begin(MiniBatch& batch, StepMode mode);
   void commit();
-  Timeline run_phase(Phase phase);
   Timeline run_actions(Phase phase);
   // Runs the actions, while the replicas add up the gradients.
   Timeline run_backward(Phase phase);
@@ -79,12 +72,13 @@ class Step {
   Engine& engine_;
   const CallerState caller_;
   StepSettings settings_;
-  std::vector<std::int64_t> batch_versions_;        // of the micro-batches' tensors
-  Tensors buffers_before_;                          // those that the forward has changed
-  std::optional<GradientCopies> gradients_before_;  // if the loss is checked
-  bool has_number_ = false;                         // took a step number: in training
-  std::chrono::steady_clock::time_point started_;   // of the last run
-  std::unique_ptr<Runner::Lease> lease_;
+  std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
+  Tensors buffers_before_;                    // those that the forward has changed
+  // Parameters and copies of their gradients, undefined where there was none; if the loss is checked.
+  std::vector<std::pair<at::Tensor, at::Tensor>> gradients_before_;
+  bool has_number_ = false;                        // took a step number: in training
+  std::chrono::steady_clock::time_point started_;  // of the last run
+  Runner::Lease assembly_;
 };
 
 }  // namespace gpipe::detail

@@ -1,5 +1,4 @@
-#include "gpipe/execute/step/train_step.h"
-
+// train_step: forward, loss and backward of a mini-batch.
 #include <torch/autograd.h>
 #include <torch/types.h>
 
@@ -7,19 +6,11 @@
 #include <optional>
 #include <utility>
 
+#include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/step.h"
 
 namespace gpipe::detail {
 namespace {
-
-void rethrow_if_non_finite(const ActionError& error) {
-  try {
-    std::rethrow_exception(error.cause());
-  } catch (const NonFiniteLossError&) {
-    throw;
-  } catch (...) {  // NOLINT(bugprone-empty-catch) the action error says it
-  }
-}
 
 // Adds to the gradients of the inputs, and of whatever they were computed from.
 void backward_into(const Tensors& inputs, const Tensors& input_grads, std::optional<double> weight) {
@@ -47,7 +38,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   Group& group = engine.group();
   WeighedLoss weighed(loss, target_batches, batch, engine.options(),
                       group.world().size == 1 ? WeighedLoss::NonFinite::kThrow : WeighedLoss::NonFinite::kRemember);
-  Step::Loss stage_loss;
+  StepLoss stage_loss;
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return weighed.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
@@ -56,7 +47,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   try {
     result.timeline = step.run(Phase::kAll);
   } catch (const ActionError& error) {
-    rethrow_if_non_finite(error);
+    error.rethrow_if<NonFiniteLossError>();
     throw;
   }
   LossParts parts;

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/engine/mini_batch.h"
+#include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/group/loss_parts.h"
 #include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/execute/values/step_result.h"

@@ -1,5 +1,5 @@
-// What a profile has decided, as a record for other ranks, and records that are none.
-#include "gpipe/execute/cut/chosen_stages.h"
+// What a cut tells of layers, stages and skips; a cut as a record for other ranks, and records that are none.
+#include "gpipe/execute/cut/cut.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,11 +10,35 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
-ChosenStages some_stages() {
-  ChosenStages chosen;
+TEST(Cut, TellsTheStageAndTheWorkerOfALayer) {
+  Cut cut;
+  cut.worker_of_stage = {0, 1, 0};
+  EXPECT_FALSE(cut.is_made());
+  EXPECT_EQ(cut.stage_of(3), 0);
+  cut.layers_per_stage = {1, 2, 1};
+  EXPECT_TRUE(cut.is_made());
+  EXPECT_EQ(cut.stage_of(0), 0);
+  EXPECT_EQ(cut.stage_of(2), 1);
+  EXPECT_EQ(cut.stage_of(3), 2);
+  EXPECT_EQ(cut.worker_of_layer(3), 0);
+  EXPECT_EQ(cut.worker_of_layer(1), 1);
+}
+
+TEST(Cut, KnowsTheSkipsOfTrainingAndOfEvaluationApart) {
+  Cut cut;
+  EXPECT_TRUE(cut.skips_in(true).empty());
+  SkipProfile skip;
+  skip.name = "long";
+  cut.skips[true] = {skip};
+  EXPECT_EQ(cut.skips_in(true).size(), 1U);
+  EXPECT_TRUE(cut.skips_in(false).empty());
+}
+
+Cut some_cut() {
+  Cut chosen;
   chosen.layers_per_stage = {2, 1};
   chosen.recompute_by_stage = {Recompute::kAlways, Recompute::kNever};
   chosen.rematerialization = {parse_rematerialization("0-1"), {}};
@@ -29,29 +53,29 @@ ChosenStages some_stages() {
   return chosen;
 }
 
-TEST(ChosenStages, ComeBackFromTheirRecord) {
-  const ChosenStages chosen = some_stages();
+TEST(Cut, ComesBackFromItsRecord) {
+  const Cut chosen = some_cut();
   const std::string text = encode_text(to_record(chosen));
-  const ChosenStages again = read_chosen_stages(detail::decode_text(text));
+  const Cut again = read_cut(decode_text(text));
   EXPECT_EQ(again.layers_per_stage, chosen.layers_per_stage);
   EXPECT_EQ(again.recompute_by_stage, chosen.recompute_by_stage);
   EXPECT_EQ(again.profile.skips.size(), 2U);
   EXPECT_EQ(encode_text(to_record(again)), text);
-  EXPECT_TRUE(read_chosen_stages(to_record({})).profile.layers.empty());
+  EXPECT_TRUE(read_cut(to_record(Cut())).profile.layers.empty());
 }
 
-TEST(ChosenStages, OfARecordThatIsNoneAreRefused) {
+TEST(Cut, OfARecordThatIsNoneIsRefused) {
   struct Skips {
     std::vector<std::string> names;
     std::vector<std::int64_t> from;
     std::vector<std::int64_t> to;
     std::vector<std::int64_t> bytes;
   };
-  Profile profile = some_stages().profile;
+  Profile profile = some_cut().profile;
   profile.skips.clear();
   const auto with = [&](std::vector<std::int64_t> layers, const std::string& recompute, const std::string& runs,
                         const std::string& json, const Skips& skips) {
-    detail::WireRecord record;
+    WireRecord record;
     record.add("layers", layers);
     record.add("recompute", recompute);
     record.add("rematerialization", runs);
@@ -63,8 +87,8 @@ TEST(ChosenStages, OfARecordThatIsNoneAreRefused) {
     return record;
   };
   const std::string json = to_json(profile);
-  EXPECT_EQ(read_chosen_stages(with({3}, "always", "", json, {{"s"}, {0}, {1}, {1}})).profile.skips.size(), 1U);
-  std::vector<detail::WireRecord> malformed = {
+  EXPECT_EQ(read_cut(with({3}, "always", "", json, {{"s"}, {0}, {1}, {1}})).profile.skips.size(), 1U);
+  std::vector<WireRecord> malformed = {
       with({3}, "always", "", json, {{"s"}, {0}, {1}, {}}),
       with({3}, "always", "", json, {{}, {0}, {1}, {1}}),     // of no skip
       with({3}, "always", "", json, {{"s"}, {0}, {3}, {1}}),  // there are three layers
@@ -79,16 +103,16 @@ TEST(ChosenStages, OfARecordThatIsNoneAreRefused) {
       with({3}, "sometimes", "", json, {}),
       with({3}, "always", "3-1", json, {}),
       with({3}, "always", "", "{}", {})};
-  malformed.push_back(to_record(some_stages()));
+  malformed.push_back(to_record(some_cut()));
   malformed.back().add("something", "else");
   malformed.emplace_back();
   for (std::size_t index = 0; index < malformed.size(); ++index) {
-    EXPECT_THROW(read_chosen_stages(malformed[index]), Error) << index;
+    EXPECT_THROW(read_cut(malformed[index]), Error) << index;
   }
 }
 
-TEST(ChosenStages, OfDamagedBytesAreRefusedOrOthers) {
-  const std::string whole = encode_text(to_record(some_stages()));
+TEST(Cut, OfDamagedBytesIsRefusedOrAnother) {
+  const std::string whole = encode_text(to_record(some_cut()));
   std::mt19937 random(11);
   int num_refused = 0;
   for (int round = 0; round < 20000; ++round) {
@@ -112,7 +136,7 @@ TEST(ChosenStages, OfDamagedBytesAreRefusedOrOthers) {
       if (text.size() < 2) break;
     }
     try {
-      const ChosenStages decoded = read_chosen_stages(detail::decode_text(text));
+      const Cut decoded = read_cut(decode_text(text));
       for (const int count : decoded.layers_per_stage) ASSERT_GE(count, 1);
       for (const SkipProfile& skip : decoded.profile.skips) {
         ASSERT_LE(skip.from, skip.to);
@@ -126,4 +150,4 @@ TEST(ChosenStages, OfDamagedBytesAreRefusedOrOthers) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail
