@@ -91,7 +91,6 @@ add_library(gpipe_torch STATIC
   gpipe/execute/step/drop_in.cpp
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
-  gpipe/execute/step/weighed_loss.cpp
   gpipe/execute/values/checked_options.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.

@@ -76,40 +76,57 @@ void move_towards(const at::Tensor& running, const std::vector<double>& values, 
 }  // namespace
 
 template <int D, typename Original, typename Derived>
+DeferredBatchNormImplBase<D, Original, Derived>::DeferredBatchNormImplBase(const torch::nn::BatchNormOptions& options_)
+    : options(options_) {
+  DeferredBatchNormImplBase::reset();
+}
+
+template <int D, typename Original, typename Derived>
 DeferredBatchNormImplBase<D, Original, Derived>::DeferredBatchNormImplBase(const Original& original)
-    : Base(original.options) {
-  this->parameters_["weight"] = weight = original.weight;
-  this->parameters_["bias"] = bias = original.bias;
-  this->buffers_["running_mean"] = running_mean = original.running_mean;
-  this->buffers_["running_var"] = running_var = original.running_var;
-  this->buffers_["num_batches_tracked"] = num_batches_tracked = original.num_batches_tracked;
+    : options(original.options) {
+  const auto share = [this](const char* name, const at::Tensor& tensor) {
+    return this->register_parameter(name, tensor, tensor.defined() && tensor.requires_grad());
+  };
+  weight = share("weight", original.weight);
+  bias = share("bias", original.bias);
+  running_mean = this->register_buffer("running_mean", original.running_mean);
+  running_var = this->register_buffer("running_var", original.running_var);
+  num_batches_tracked = this->register_buffer("num_batches_tracked", original.num_batches_tracked);
   this->train(original.is_training());
 }
 
 template <int D, typename Original, typename Derived>
 void DeferredBatchNormImplBase<D, Original, Derived>::reset() {
-  Base::reset();
+  const std::int64_t size = options.num_features();
+  const bool affine = options.affine();
+  const bool tracks = options.track_running_stats();
+  weight = this->register_parameter("weight", affine ? torch::ones({size}) : at::Tensor(), affine);
+  bias = this->register_parameter("bias", affine ? torch::zeros({size}) : at::Tensor(), affine);
+  running_mean = this->register_buffer("running_mean", tracks ? torch::zeros({size}) : at::Tensor());
+  running_var = this->register_buffer("running_var", tracks ? torch::ones({size}) : at::Tensor());
+  num_batches_tracked =
+      this->register_buffer("num_batches_tracked", tracks ? torch::zeros({}, torch::kLong) : at::Tensor());
   pending_.clear();
-}
-
-template <int D, typename Original, typename Derived>
-void DeferredBatchNormImplBase<D, Original, Derived>::_check_input_dim(const at::Tensor& input) {
-  if (input.dim() == D + 2 || (D == 1 && input.dim() == 2)) return;
-  throw InvalidArgument(fmt::format("DeferredBatchNorm{}d takes tensors of {} dimensions, got {}", D,
-                                    D == 1 ? "2 or 3" : std::to_string(D + 2), input.dim()));
 }
 
 template <int D, typename Original, typename Derived>
 at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::normalise(const at::Tensor& input, const at::Tensor& mean,
                                                                       const at::Tensor& variance, double momentum) {
-  const bool by_batch = this->is_training() || !options.track_running_stats();
-  return torch::nn::functional::detail::batch_norm(input, mean, variance, weight, bias, by_batch, momentum,
-                                                   options.eps());
+  return torch::nn::functional::batch_norm(input, mean, variance,
+                                           torch::nn::functional::BatchNormFuncOptions()
+                                               .weight(weight)
+                                               .bias(bias)
+                                               .training(this->is_training() || !options.track_running_stats())
+                                               .momentum(momentum)
+                                               .eps(options.eps()));
 }
 
 template <int D, typename Original, typename Derived>
 at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::forward(const at::Tensor& input) {
-  _check_input_dim(input);
+  if (input.dim() != D + 2 && !(D == 1 && input.dim() == 2)) {
+    throw InvalidArgument(fmt::format("DeferredBatchNorm{}d takes tensors of {} dimensions, got {}", D,
+                                      D == 1 ? "2 or 3" : std::to_string(D + 2), input.dim()));
+  }
   if (!this->is_training() || !options.track_running_stats()) return normalise(input, running_mean, running_var, 0);
   const LayerRun* run = LayerScope::current();
   if (run == nullptr) return normalise(input, running_mean, running_var, count_batch());

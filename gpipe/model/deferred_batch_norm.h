@@ -1,6 +1,7 @@
 // Deferred batch norm: normalises by micro-batch, updates its running statistics once per mini-batch.
 #pragma once
 
+#include <torch/nn/cloneable.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
@@ -30,12 +31,9 @@ struct BatchStatistics {
 //
 // Confined to its worker while a step runs; it must not be shared by stages on different workers.
 template <int D, typename Original, typename Derived>
-class DeferredBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions>,
-                                  public StepListener {
-  using Base = torch::nn::NormImplBase<D, Derived, torch::nn::BatchNormOptions>;
-
+class DeferredBatchNormImplBase : public torch::nn::Cloneable<Derived>, public StepListener {
  public:
-  explicit DeferredBatchNormImplBase(const torch::nn::BatchNormOptions& options_) : Base(options_) {}
+  explicit DeferredBatchNormImplBase(const torch::nn::BatchNormOptions& options_);
   // Shares the original's parameters and buffers and takes over its mode.
   explicit DeferredBatchNormImplBase(const Original& original);
 
@@ -48,15 +46,12 @@ class DeferredBatchNormImplBase : public torch::nn::NormImplBase<D, Derived, tor
   void abandon_step() override;
   void pretty_print(std::ostream& stream) const override;
 
-  using Base::bias;
-  using Base::num_batches_tracked;
-  using Base::options;
-  using Base::running_mean;
-  using Base::running_var;
-  using Base::weight;
-
- protected:
-  void _check_input_dim(const at::Tensor& input) override;
+  torch::nn::BatchNormOptions options;
+  at::Tensor weight;
+  at::Tensor bias;
+  at::Tensor running_mean;
+  at::Tensor running_var;
+  at::Tensor num_batches_tracked;
 
  private:
   at::Tensor normalise(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& variance, double momentum);

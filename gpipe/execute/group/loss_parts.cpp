@@ -9,6 +9,8 @@
 
 namespace gpipe {
 
+at::Tensor LossValue::as_tensor(double weight) { return at::scalar_tensor(weight, at::kDouble); }
+
 void append(LossParts& parts, const LossParts& more) {
   if (!parts.losses.defined()) {
     parts = more;

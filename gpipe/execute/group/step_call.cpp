@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <functional>
+#include <initializer_list>
 #include <map>
 
 #include "gpipe/error.h"
@@ -18,31 +18,29 @@ std::string flags_text(const std::vector<bool>& flags) {
   return text;
 }
 
+std::string number_text(std::int64_t number) { return number < 0 ? "" : std::to_string(number); }
+
 // Where all ranks that say something must say the same. Empty: it says nothing.
 struct Field {
   const char* name;
-  std::function<std::string(const StepCall&)> value;
+  std::string (*value)(const StepCall&);
 };
-
-std::string rows_text(std::int64_t rows) { return rows < 0 ? "" : std::to_string(rows); }
+using Fields = std::initializer_list<Field>;
 
 // Of all ranks.
-std::vector<Field> world_fields() {
-  return {{"the call", [](const StepCall& call) { return call.name; }},
-          {"the step", [](const StepCall& call) { return std::to_string(call.step); }},
-          {"training", [](const StepCall& call) { return std::string(call.training ? "on" : "off"); }},
-          {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }}};
-}
+constexpr Fields kWorldFields = {
+    {"the call", [](const StepCall& call) { return call.name; }},
+    {"the step", [](const StepCall& call) { return std::to_string(call.step); }},
+    {"training", [](const StepCall& call) { return std::string(call.training ? "on" : "off"); }},
+    {"the gradient mode", [](const StepCall& call) { return std::string(call.grad_mode ? "on" : "off"); }}};
 
 // Of the ranks of one replica.
-std::vector<Field> replica_fields() {
-  return {{"the forward that it belongs to",
-           [](const StepCall& call) { return call.assembly < 0 ? "" : std::to_string(call.assembly); }},
-          {"the number of rows of the inputs", [](const StepCall& call) { return rows_text(call.input_rows); }},
-          {"the number of rows of the targets", [](const StepCall& call) { return rows_text(call.target_rows); }},
-          {"what inputs require a gradient",
-           [](const StepCall& call) { return call.requires_grad ? "[" + flags_text(*call.requires_grad) + "]" : ""; }}};
-}
+constexpr Fields kReplicaFields = {
+    {"the forward that it belongs to", [](const StepCall& call) { return number_text(call.assembly); }},
+    {"the number of rows of the inputs", [](const StepCall& call) { return number_text(call.input_rows); }},
+    {"the number of rows of the targets", [](const StepCall& call) { return number_text(call.target_rows); }},
+    {"what inputs require a gradient",
+     [](const StepCall& call) { return call.requires_grad ? "[" + flags_text(*call.requires_grad) + "]" : ""; }}};
 
 // Consecutive ones.
 struct RankRange {
@@ -50,7 +48,7 @@ struct RankRange {
   std::size_t end = 0;
 };
 
-void check_same(const std::vector<StepCall>& of_rank, RankRange ranks, const std::vector<Field>& fields) {
+void check_same(const std::vector<StepCall>& of_rank, RankRange ranks, Fields fields) {
   for (const Field& field : fields) {
     std::size_t first = ranks.begin;
     for (std::size_t rank = ranks.begin; rank < ranks.end; ++rank) {
@@ -139,11 +137,11 @@ std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num
     if (call.refusal.empty()) continue;
     throw InvalidArgument(fmt::format("rank {} cannot run this {}: {}", rank, call.name, call.refusal));
   }
-  check_same(of_rank, {0, of_rank.size()}, world_fields());
+  check_same(of_rank, {0, of_rank.size()}, kWorldFields);
   const std::size_t size = of_rank.size() / static_cast<std::size_t>(num_replicas);
   std::vector<StepCall> of_replica;
   for (std::size_t begin = 0; begin < of_rank.size(); begin += size) {
-    check_same(of_rank, {begin, begin + size}, replica_fields());
+    check_same(of_rank, {begin, begin + size}, kReplicaFields);
     of_replica.push_back(put_together(of_rank, {begin, begin + size}));
     of_replica.back().needs_grad = needs_grad;
   }

@@ -3,12 +3,15 @@
 
 #include <torch/nn/module.h>
 
+#include <functional>
+
 #include "gpipe/execute/engine/engine.h"
-#include "gpipe/execute/step/weighed_loss.h"
 #include "gpipe/execute/values/step_result.h"
 #include "gpipe/model/micro_batch.h"
 
 namespace gpipe::detail {
+
+using UserLoss = std::function<LossValue(const Tensors& outputs, const Tensors& targets)>;
 
 // See PipelineImpl::train_step.
 StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targets, const UserLoss& loss);
