@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/text/wide_bytes.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {

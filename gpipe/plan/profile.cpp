@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpipe/error.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 namespace {

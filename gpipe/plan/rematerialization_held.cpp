@@ -4,7 +4,7 @@
 #include <limits>
 #include <numeric>
 
-#include "gpipe/text/wide_bytes.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {

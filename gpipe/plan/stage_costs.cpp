@@ -6,7 +6,7 @@
 #include "gpipe/error.h"
 #include "gpipe/plan/backward_parts.h"
 #include "gpipe/plan/plan.h"
-#include "gpipe/text/wide_bytes.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "gpipe/report/compare.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 namespace {

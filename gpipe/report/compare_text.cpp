@@ -7,7 +7,7 @@
 #include "gpipe/report/chart.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/text/byte_text.h"
-#include "gpipe/text/table.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/utf8.h"
 
 namespace gpipe {

@@ -10,7 +10,7 @@
 
 #include "gpipe/report/chart.h"
 #include "gpipe/report/svg_rows.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 namespace {

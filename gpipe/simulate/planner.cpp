@@ -14,7 +14,7 @@
 #include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/plan_trials.h"
 #include "gpipe/simulate/rematerialized_trials.h"
-#include "gpipe/text/wide_bytes.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {

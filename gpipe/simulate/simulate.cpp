@@ -7,9 +7,8 @@
 #include <limits>
 
 #include "gpipe/error.h"
-#include "gpipe/schedule/deadlock.h"
 #include "gpipe/schedule/liveness.h"
-#include "gpipe/schedule/structure.h"
+#include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/token_game.h"
 #include "gpipe/simulate/cost_table.h"
 
