@@ -17,7 +17,11 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
 help: ## list these targets
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-16s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { line = sprintf("  make %-16s", $$1); count = split($$2, words, " "); \
+	  for (word = 1; word <= count; word++) { \
+	    if (length(line " " words[word]) > 80) { print line; line = sprintf("%23s", "") } \
+	    line = line " " words[word] } \
+	  print line }' Makefile
 
 build: build/build.ninja ## build everything (Release); the command is build/bin/gpipe
 	@cmake --build build --parallel $(JOBS)

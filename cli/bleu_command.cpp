@@ -1,5 +1,3 @@
-#include "cli/bleu_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,11 +7,11 @@
 #include <vector>
 
 #include "bleu/corpus_bleu.h"
-#include "cli/help.h"
-#include "cli/input_file.h"
-#include "cli/option.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/terminal.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 #include "gpipe/text/utf8.h"
 
 namespace gpipe::cli {
@@ -43,9 +41,8 @@ std::vector<std::string> split_lines(std::string_view text) {
 
 std::vector<std::string> read_segments(const std::string& path) {
   const std::string text = read_input_file(path);
-  if (text.compare(0, 2, "\x1f\x8b") == 0) {
-    throw UsageError(fmt::format("{} is gzip", input_name(path)), "use zcat FILE | gpipe bleu --reference FILE -");
-  }
+  refuse_if(text.compare(0, 2, "\x1f\x8b") == 0, fmt::format("{} is gzip", input_name(path)),
+            "use zcat FILE | gpipe bleu --reference FILE -");
   std::vector<std::string> lines = split_lines(text);
   for (std::size_t line = 0; line < lines.size(); ++line) {
     if (find_invalid_utf8(lines[line]) != std::string_view::npos) {
@@ -59,17 +56,12 @@ std::vector<std::string> read_segments(const std::string& path) {
 std::string describe_lines(std::size_t count) { return fmt::format("{} line{}", count, count == 1 ? "" : "s"); }
 
 void check_files(const BleuCommand& command) {
-  if (command.hypothesis.empty()) {
-    throw UsageError("which translation? No HYPOTHESIS is given", "name a file, or '-' for standard input");
-  }
-  if (command.references.empty()) {
-    throw UsageError("--reference is missing", "add --reference FILE, one segment a line");
-  }
+  refuse_if(command.hypothesis.empty(), "which translation? No HYPOTHESIS is given",
+            "name a file, or '-' for standard input");
+  refuse_if(command.references.empty(), "--reference is missing", "add --reference FILE, one segment a line");
   const std::vector<std::string>& references = command.references;
   const auto from_input = std::count(references.begin(), references.end(), "-") + (command.hypothesis == "-" ? 1 : 0);
-  if (from_input > 1) {
-    throw UsageError("standard input can be read only once", "give a file for all but one '-'");
-  }
+  refuse_if(from_input > 1, "standard input can be read only once", "give a file for all but one '-'");
 }
 
 std::string bleu_json(const bleu::BleuScore& score, const std::string& signature) {
@@ -94,9 +86,8 @@ std::string bleu_json(const bleu::BleuScore& score, const std::string& signature
 int run_bleu(const BleuCommand& command) {
   check_files(command);
   const std::vector<std::string> hypotheses = read_segments(command.hypothesis);
-  if (hypotheses.empty()) {
-    throw UsageError(fmt::format("{} is empty", input_name(command.hypothesis)), "there is nothing to score");
-  }
+  refuse_if(hypotheses.empty(), fmt::format("{} is empty", input_name(command.hypothesis)),
+            "there is nothing to score");
   std::vector<std::vector<std::string>> references;
   for (const std::string& path : command.references) {
     references.push_back(read_segments(path));
@@ -120,23 +111,12 @@ void add_bleu_command(CLI::App& app, Run& chosen) {
   CLI::App& sub = *app.add_subcommand("bleu");
   add_value(sub, "HYPOTHESIS", command->hypothesis, parse_path,
             "The translation, one segment a line; '-' reads standard input");
-  sub.add_option_function<std::vector<std::string>>(
-         "--reference",
-         [command](const std::vector<std::string>& paths) {
-           for (const std::string& path : paths) {
-             if (path.empty()) throw InvalidArgument("--reference: '' is not the name of a file");
-           }
-           command->references = paths;
-         },
-         "What it should say, one segment a line; may be repeated")
-      ->type_name("FILE")
-      ->allow_extra_args(false)
-      ->group("Score");
-  add_value(sub, "--tokenize", command->tokenizer, parse_tokenizer,
-            "13a (mteval), none (split at whitespace) or char [13a]")
-      ->type_name("HOW")
-      ->group("Score");
-  sub.add_flag("--json", command->json, "Print one JSON object")->group("Output");
+  const OptionGroup score{sub, "Score"};
+  score.add_each("FILE", "--reference", command->references, parse_path,
+                 "What it should say, one segment a line; may be repeated");
+  score.add("HOW", "--tokenize", command->tokenizer, parse_tokenizer,
+            "13a (mteval), none (split at whitespace) or char [13a]");
+  OptionGroup{sub, "Output"}.add_flag("--json", command->json, "Print one JSON object");
   set_help(
       sub,
       {"gpipe bleu --reference FILE HYPOTHESIS|- [options]", "Score a translation with corpus BLEU, as sacreBLEU does.",

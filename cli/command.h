@@ -27,6 +27,10 @@ class UsageError : public Error {
   std::string hint_;
 };
 
+inline void refuse_if(bool is_wrong, const std::string& what, const std::string& hint) {
+  if (is_wrong) throw UsageError(what, hint);
+}
+
 // What the command line is not to blame for, such as a full disk: exit code 1.
 class OutputError : public UsageError {
  public:

@@ -1,30 +1,80 @@
 // The gpipe command: schedules printed, proven, simulated and planned, translations scored, ranks started, without
 // torch.
+#include <fmt/format.h>
+#include <unistd.h>
+
 #include <CLI/CLI.hpp>
+#include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
-#include "cli/bleu_command.h"
-#include "cli/check_command.h"
-#include "cli/command.h"
-#include "cli/doctor_command.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
 #include "cli/failure.h"
-#include "cli/handed_over.h"
-#include "cli/help.h"
-#include "cli/launch_command.h"
-#include "cli/parse.h"
-#include "cli/plan_command.h"
-#include "cli/schedule_command.h"
-#include "cli/simulate_command.h"
 #include "cli/terminal.h"
 #include "gpipe/version.h"
 
 namespace {
 
 using namespace gpipe::cli;
+
+// Commands that other programs run. Those that need libtorch are in gpipe-train, so that the others start at once;
+// get-data is a script.
+struct Program {
+  const char* path;    // from the folder of this one
+  int first_argument;  // of the command line that it takes
+  const char* if_missing;
+};
+constexpr Program kTrain = {"gpipe-train", 0, "build gpipe with libtorch: make build, without GPIPE_BUILD_TORCH=OFF"};
+constexpr Program kGetData = {GPIPE_LIBEXEC "/get-data", 1,
+                              "install gpipe whole: cmake --install, or run scripts/get-data of its sources"};
+
+struct HandedOver {
+  const char* name;
+  const char* description;
+  const Program& program;
+};
+constexpr HandedOver kCommands[] = {{"train", "Train a model on real data, in stages", kTrain},
+                                    {"eval", "Measure a trained model on its test data", kTrain},
+                                    {"translate", "Translate lines into English with a trained model", kTrain},
+                                    {"generate", "Continue a text with a trained language model", kTrain},
+                                    {"profile", "Measure what each layer of a model costs", kTrain},
+                                    {"capacity", "Find the largest models that fit given accelerators", kTrain},
+                                    {"inspect", "Show what is in a checkpoint or a file of weights", kTrain},
+                                    {"convert", "Take the weights out of a checkpoint; merge or split files", kTrain},
+                                    {"get-data", "Get a data set by name, without root", kGetData}};
+
+// So that the help lists them.
+void add_handed_over_commands(CLI::App& app) {
+  for (const HandedOver& command : kCommands) {
+    set_help(*app.add_subcommand(command.name), {fmt::format("gpipe {}", command.name), command.description, "", ""});
+  }
+}
+
+// If the first argument is one of them, becomes its program with the same arguments and does not return; returns
+// otherwise. Throws UsageError if the program is not where it belongs: gpipe-train next to this one, get-data in
+// libexec/gpipe.
+void hand_over_command(int argc, char** argv) {
+  if (argc < 2) return;
+  for (const HandedOver& command : kCommands) {
+    if (std::string_view(argv[1]) != command.name) continue;
+    std::error_code error;
+    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
+    const std::string program = (self.parent_path() / command.program.path).lexically_normal().string();
+    execv(program.c_str(), argv + command.program.first_argument);
+    if (errno == ENOENT) {
+      throw UsageError(fmt::format("'{}' needs {}, which is not there", command.name, program),
+                       command.program.if_missing);
+    }
+    throw UsageError(fmt::format("{} cannot be started: {}", program, std::strerror(errno)), "");
+  }
+}
 
 void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) {
   app.allow_extras();  // refuse_unknown_arguments says what they are, better than CLI11

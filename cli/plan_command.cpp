@@ -1,21 +1,17 @@
-#include "cli/plan_command.h"
-
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
-#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
-#include "cli/cost_options.h"
-#include "cli/help.h"
-#include "cli/input_file.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
-#include "cli/plan_report.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
-#include "cli/schedule_summary.h"
 #include "cli/terminal.h"
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/plan.h"
@@ -23,9 +19,149 @@
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/planner.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/layout.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {
+
+using nlohmann::ordered_json;
+
+// Longest name of a layer and longest bar. The first that fits the width is taken, else the last.
+struct Detail {
+  std::size_t name_width;
+  int bar_width;
+};
+constexpr Detail kDetails[] = {{40, 20}, {30, 20}, {24, 10}, {18, 10}, {18, 0}, {12, 0}};
+
+// The names of the first and the last layer of each stage.
+std::vector<std::pair<std::string, std::string>> layer_ranges(const Profile& profile, const Plan& plan) {
+  std::vector<std::pair<std::string, std::string>> ranges;
+  std::size_t layer = 0;
+  for (const int num_layers : plan.layers_per_stage) {
+    const std::size_t last = layer + static_cast<std::size_t>(num_layers) - 1;
+    ranges.emplace_back(profile.layers[layer].name, profile.layers[last].name);
+    layer = last + 1;
+  }
+  return ranges;
+}
+
+std::string bar(double part, double whole, int width) {
+  return whole > 0 ? std::string(static_cast<std::size_t>(std::lround(width * part / whole)), '#') : "";
+}
+
+std::string stage_table(const Profile& profile, const Plan& plan, const Detail& detail) {
+  const auto ranges = layer_ranges(profile, plan);
+  const TimeUnit unit = time_unit(plan.partition.slowest_seconds);
+  std::vector<std::vector<std::string>> rows;
+  for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
+    const PartitionStage& one = plan.partition.stages[stage];
+    rows.push_back({fmt::format("{}", stage), fmt::format("{}", one.num_layers),
+                    shortened(printable(ranges[stage].first), detail.name_width),
+                    shortened(printable(ranges[stage].second), detail.name_width), format_seconds(one.seconds, unit),
+                    bar(one.seconds, plan.partition.slowest_seconds, detail.bar_width), format_bytes(one.bytes)});
+    if (!plan.recompute_by_stage.empty()) rows.back().emplace_back(name(plan.recompute_by_stage[stage]));
+    if (!plan.rematerialization.empty()) {
+      const std::string runs = to_text(plan.rematerialization[stage]);
+      rows.back().push_back(runs.empty() ? "-" : shortened(runs, detail.name_width));
+    }
+  }
+  std::vector<Column> columns = {{"stage"},
+                                 {"layers"},
+                                 {"first", Align::kLeft},
+                                 {"last", Align::kLeft},
+                                 {fmt::format("time ({})", unit.name)},
+                                 {"", Align::kLeft},
+                                 {"bytes"}};
+  if (!plan.recompute_by_stage.empty()) columns.push_back({"recompute", Align::kLeft});
+  if (!plan.rematerialization.empty()) columns.push_back({"dropped layers", Align::kLeft});
+  return to_table(columns, rows);
+}
+
+const char* recompute_text(const Plan& plan) {
+  if (!plan.rematerialization.empty()) return "per layer";
+  return plan.recompute_by_stage.empty() ? name(plan.recompute) : "per stage";
+}
+
+std::size_t widest_line(const std::string& text) {
+  std::size_t widest = 0;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = text.find('\n', begin);
+    widest = std::max(widest, end - begin);
+    begin = end + 1;
+  }
+  return widest;
+}
+
+std::string plan_report(const Profile& profile, const Plan& plan, const Forecast& step, int width) {
+  std::string report = fmt::format(
+      "{}: {}, recompute {}; {}\n\n", plan.schedule,
+      describe_size(plan.num_workers(), static_cast<int>(plan.layers_per_stage.size()), plan.num_micro_batches),
+      recompute_text(plan), count_of(static_cast<std::int64_t>(profile.layers.size()), "layer"));
+  std::string table;
+  for (const Detail& detail : kDetails) {
+    table = stage_table(profile, plan, detail);
+    if (widest_line(table) <= static_cast<std::size_t>(width)) break;
+  }
+  report += table + "\n";
+  // With several chunks a worker runs several of the stages, and the formula is not about its step.
+  if (plan.chunks == 1) {
+    report += fmt::format("makespan   {} = sum(t) + (M - 1) max(t) over the stages' times t\n",
+                          format_seconds(plan.partition.makespan_seconds));
+  }
+  report += fmt::format("simulated  {}, bubble {}\n", format_seconds(step.step_seconds),
+                        format_percent(step.bubble_fraction));
+  const auto fullest = std::max_element(step.peak_bytes.begin(), step.peak_bytes.end());
+  report +=
+      fmt::format("memory     {} at most, on worker {}\n", format_bytes(*fullest), fullest - step.peak_bytes.begin());
+  return report;
+}
+
+std::string plan_json(const Profile& profile, const PlanSearch& search, const Forecast& step) {
+  const Plan& plan = search.best;
+  ordered_json json = {{"schedule", plan.schedule},
+                       {"num_workers", plan.num_workers()},
+                       {"num_stages", plan.layers_per_stage.size()},
+                       {"num_micro_batches", plan.num_micro_batches},
+                       {"chunks", plan.chunks},
+                       {"recompute", name(plan.recompute)},
+                       {"layers_per_stage", plan.layers_per_stage}};
+  json["stages"] = ordered_json::array();
+  const auto ranges = layer_ranges(profile, plan);
+  for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
+    const Recompute mode = plan.recompute_by_stage.empty() ? plan.recompute : plan.recompute_by_stage[stage];
+    json["stages"].push_back({{"layers", plan.layers_per_stage[stage]},
+                              {"first", ranges[stage].first},
+                              {"last", ranges[stage].second},
+                              {"seconds", plan.partition.stages[stage].seconds},
+                              {"bytes", plan.partition.stages[stage].bytes},
+                              {"recompute", name(mode)}});
+    if (!plan.rematerialization.empty()) {
+      json["stages"].back()["rematerialization"] = to_text(plan.rematerialization[stage]);
+    }
+  }
+  // The formula is for one stage a worker; with several, only the simulation says how long a step takes.
+  json["makespan"] = plan.chunks == 1 ? plan.partition.makespan_seconds : step.step_seconds;
+  json["simulated_makespan"] = step.step_seconds;
+  json["bubble_fraction"] = step.bubble_fraction;
+  json["peak_bytes"] = plan.predicted_peak_bytes;
+  json["candidates"] = ordered_json::array();
+  for (const PlanCandidate& candidate : search.candidates) {
+    json["candidates"].push_back({{"schedule", candidate.schedule},
+                                  {"chunks", candidate.chunks},
+                                  {"num_micro_batches", candidate.num_micro_batches},
+                                  {"recompute", candidate.recompute}});
+    ordered_json& entry = json["candidates"].back();
+    if (candidate.missing_bytes > 0) {
+      entry["missing_bytes"] = candidate.missing_bytes;
+    } else {
+      entry["simulated_makespan"] = candidate.step_seconds;
+      entry["fullest_bytes"] = candidate.fullest_bytes;
+    }
+  }
+  return indented_json(json);
+}
 
 struct PlanCommand {
   std::string profile;
@@ -39,31 +175,23 @@ struct PlanCommand {
 };
 
 Objective parse_objective(std::string_view word) {
-  constexpr Objective kObjectives[] = {Objective::kMakespan, Objective::kSlowestStage};
-  return kObjectives[parse_choice(word, {"makespan", "slowest-stage"})];
+  return static_cast<Objective>(parse_choice(word, {"makespan", "slowest-stage"}));
 }
-
-std::int64_t num_candidates(const PlanSearch& search) { return static_cast<std::int64_t>(search.candidates.size()); }
 
 std::vector<double> parse_speeds(std::string_view words) { return parse_list(words, parse_speed); }
 
 constexpr const char* kAuto = "auto";
 
 void check_usage(const PlanCommand& command) {
-  if (command.profile.empty()) {
-    throw UsageError("--profile is missing", "add --profile FILE, the costs of each layer as JSON");
-  }
+  refuse_if(command.profile.empty(), "--profile is missing", "add --profile FILE, the costs of each layer as JSON");
   if (command.schedule.name != kAuto) find_schedule(command.schedule.name);
   require_schedule(command.schedule);
-  if (*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0) {
-    throw UsageError("--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");
-  }
-  if (command.no_rematerialize && command.schedule.recompute != Recompute::kAuto) {
-    throw UsageError("--no-rematerialize is about --recompute auto", "add that, or leave --no-rematerialize out");
-  }
-  if (command.force && command.out.empty()) {
-    throw UsageError("--force is about --out, and there is none", "add --out FILE, or leave --force out");
-  }
+  refuse_if(*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0,
+            "--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");
+  refuse_if(command.no_rematerialize && command.schedule.recompute != Recompute::kAuto,
+            "--no-rematerialize is about --recompute auto", "add that, or leave --no-rematerialize out");
+  refuse_if(command.force && command.out.empty(), "--force is about --out, and there is none",
+            "add --out FILE, or leave --force out");
   if (!command.out.empty()) check_output_file(command.out, command.force);
 }
 
@@ -85,45 +213,38 @@ int run_plan(PlanCommand command) {
     return kDone;
   }
   print(plan_report(profile, search.best, step, output_width()));
-  if (command.explain)
-    print(fmt::format("\n{}, best first\n{}", count_of(num_candidates(search), "candidate"), explain(search)));
+  if (command.explain) {
+    const std::string table = explain(search);
+    const auto num_rows = std::count(table.begin(), table.end(), '\n') - 1;
+    print(fmt::format("\n{}, best first\n{}", count_of(num_rows, "candidate"), table));
+  }
   return kDone;
 }
 
 void add_planning_options(CLI::App& app, PlanCommand& command) {
-  const char* group = "Planning";
+  const OptionGroup planning{app, "Planning"};
   PlanOptions& options = command.options;
-  app.add_flag("--no-rematerialize", command.no_rematerialize,
-               "With --recompute auto: recompute stages as a whole, never some of their layers")
-      ->group(group);
-  add_value(app, "--mini-batch", options.mini_batch_samples, parse_count,
-            "Samples of the mini-batch: costs are scaled to its micro-batches [as profiled]")
-      ->type_name("N")
-      ->group(group);
-  add_value(app, "--memory-limit", options.memory_limit_bytes, parse_bytes,
-            "Bytes a worker has, such as 2GiB [unlimited]")
-      ->type_name("SIZE")
-      ->group(group);
-  add_value(app, "--objective", options.objective, parse_objective,
-            "makespan: the simulated step; slowest-stage: the longest time of a stage, for the cut alone [makespan]")
-      ->type_name("WHAT")
-      ->group(group);
-  add_value(app, "--worker-speed", options.worker_speed, parse_speeds,
-            "Speed of each worker, 1 as profiled, such as 1,1,0.5 [1 each]")
-      ->type_name("X,X,...")
-      ->group(group);
-  add_value(app, "--optimizer-slots", options.optimizer_slots, parse_index,
-            "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]")
-      ->type_name("N")
-      ->group(group);
+  planning.add_flag("--no-rematerialize", command.no_rematerialize,
+                    "With --recompute auto: recompute stages as a whole, never some of their layers");
+  planning.add("N", "--mini-batch", options.mini_batch_samples, parse_count,
+               "Samples of the mini-batch: costs are scaled to its micro-batches [as profiled]");
+  planning.add("SIZE", "--memory-limit", options.memory_limit_bytes, parse_bytes,
+               "Bytes a worker has, such as 2GiB [unlimited]");
+  planning.add("WHAT", "--objective", options.objective, parse_objective,
+               "makespan: the simulated step; slowest-stage: the longest time of a stage, for the cut alone "
+               "[makespan]");
+  planning.add("X,X,...", "--worker-speed", options.worker_speed, parse_speeds,
+               "Speed of each worker, 1 as profiled, such as 1,1,0.5 [1 each]");
+  planning.add("N", "--optimizer-slots", options.optimizer_slots, parse_index,
+               "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]");
 }
 
 void add_output_options(CLI::App& app, PlanCommand& command) {
-  const char* group = "Output";
-  app.add_flag("--explain", command.explain, "Print what was tried, best first")->group(group);
-  add_value(app, "--out", command.out, parse_path, "Write the plan, as JSON")->type_name("FILE")->group(group);
-  app.add_flag("--force", command.force, "Replace a plain file that exists")->group(group);
-  app.add_flag("--json", command.json, "Print one JSON object")->group(group);
+  const OptionGroup output{app, "Output"};
+  output.add_flag("--explain", command.explain, "Print what was tried, best first");
+  output.add("FILE", "--out", command.out, parse_path, "Write the plan, as JSON");
+  output.add_flag("--force", command.force, "Replace a plain file that exists");
+  output.add_flag("--json", command.json, "Print one JSON object");
 }
 
 }  // namespace
@@ -132,9 +253,8 @@ void add_plan_command(CLI::App& app, Run& chosen) {
   const auto command = std::make_shared<PlanCommand>();
   command->schedule.name = command->options.schedule;
   CLI::App& sub = *app.add_subcommand("plan");
-  add_value(sub, "--profile", command->profile, parse_path, "Costs of each layer, as JSON; '-' reads standard input")
-      ->type_name("FILE")
-      ->group("Model");
+  OptionGroup{sub, "Model"}.add("FILE", "--profile", command->profile, parse_path,
+                                "Costs of each layer, as JSON; '-' reads standard input");
   sub.add_option("--schedule", command->schedule.name,
                  fmt::format("The schedule to plan for; auto: choose [{}]", command->schedule.name))
       ->type_name("NAME")

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
 #include <optional>
@@ -11,15 +10,12 @@
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
 #include "gpipe/text/nearest_name.h"
+#include "gpipe/text/number.h"
 
 namespace gpipe::cli {
 namespace {
 
-struct ByteUnit {
-  const char* name;
-  double bytes;
-};
-constexpr ByteUnit kByteUnits[] = {
+constexpr std::pair<const char*, double> kByteUnits[] = {
     {"B", 1},     {"kB", 1e3},     {"KB", 1e3},        {"MB", 1e6},           {"GB", 1e9},
     {"TB", 1e12}, {"KiB", 1024.0}, {"MiB", 1048576.0}, {"GiB", 1073741824.0}, {"TiB", 1099511627776.0}};
 constexpr const char* kByteUnitNames = "B, kB, MB, GB, TB, KiB, MiB, GiB or TiB";
@@ -29,12 +25,14 @@ std::string quoted(std::string_view word) {
   return word.size() <= kLongest ? fmt::format("'{}'", word) : fmt::format("'{}...'", word.substr(0, kLongest));
 }
 
-template <typename Number>
-std::optional<Number> number(std::string_view word) {
-  Number value{};
-  const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size()) return std::nullopt;
-  return value;
+// The number that `word` is, if it fits; `what` says what was expected.
+template <typename Fits>
+double number_that(std::string_view word, Fits fits, const std::string& what) {
+  const std::optional<double> value = to_number<double>(word);
+  if (!value || !std::isfinite(*value) || !fits(*value)) {
+    throw InvalidArgument(fmt::format("{} is not a number {}", quoted(word), what));
+  }
+  return *value;
 }
 
 int threads_from(std::string_view word, int least) {
@@ -48,11 +46,11 @@ int threads_from(std::string_view word, int least) {
 }
 
 double unit_bytes(std::string_view word, std::string_view unit) {
-  for (const ByteUnit& known : kByteUnits) {
-    if (unit == known.name) return known.bytes;
-  }
   std::vector<std::string> names;
-  for (const ByteUnit& known : kByteUnits) names.emplace_back(known.name);
+  for (const auto& [name, bytes] : kByteUnits) {
+    if (unit == name) return bytes;
+    names.emplace_back(name);
+  }
   const std::string nearest = nearest_name(unit, names);
   throw InvalidArgument(fmt::format("{} has an unknown unit {}{}; bytes (not bits) are counted in {}", quoted(word),
                                     quoted(unit), nearest.empty() ? "" : fmt::format(" (did you mean '{}'?)", nearest),
@@ -63,7 +61,7 @@ double unit_bytes(std::string_view word, std::string_view unit) {
 double parse_amount(std::string_view word) {
   const std::size_t digits = std::min(word.find_first_not_of("0123456789.+-eE"), word.size());
   const std::string_view unit = word.substr(std::min(word.find_first_not_of(' ', digits), word.size()));
-  const std::optional<double> value = number<double>(word.substr(0, digits));
+  const std::optional<double> value = to_number<double>(word.substr(0, digits));
   if (!value || !std::isfinite(*value)) {
     throw InvalidArgument(fmt::format("{} is not a size such as 2GiB, 512MB or 1000000", quoted(word)));
   }
@@ -79,7 +77,7 @@ std::string four_digits(double value) {
 }  // namespace
 
 int parse_whole(std::string_view word, int least, int most) {
-  const std::optional<int> value = number<int>(word);
+  const std::optional<int> value = to_number<int>(word);
   if (!value || *value < least || *value > most) {
     throw InvalidArgument(fmt::format("{} is not a whole number from {} to {}", quoted(word), least, most));
   }
@@ -96,31 +94,22 @@ int parse_more_threads(std::string_view word) { return threads_from(word, 0); }
 
 double parse_number(std::string_view word) {
   constexpr double kMost = 1e30;
-  const std::optional<double> value = number<double>(word);
-  if (!value || !(*value >= 0 && *value <= kMost)) {
-    throw InvalidArgument(fmt::format("{} is not a number from 0 to {}", quoted(word), kMost));
-  }
-  return *value;
+  return number_that(
+      word, [](double value) { return value >= 0 && value <= kMost; }, fmt::format("from 0 to {}", kMost));
 }
 
 double parse_seconds(std::string_view word) {
-  const std::optional<double> value = number<double>(word);
-  if (!value || !std::isfinite(*value) || *value < 0) {
-    throw InvalidArgument(fmt::format("{} is not a number of seconds, 0 or more", quoted(word)));
-  }
-  return *value;
+  return number_that(
+      word, [](double value) { return value >= 0; }, "of seconds, 0 or more");
 }
 
 double parse_speed(std::string_view word) {
-  const std::optional<double> value = number<double>(word);
-  if (!value || !std::isfinite(*value) || *value <= 0) {
-    throw InvalidArgument(fmt::format("{} is not a number above 0", quoted(word)));
-  }
-  return *value;
+  return number_that(
+      word, [](double value) { return value > 0; }, "above 0");
 }
 
 std::int64_t parse_bytes(std::string_view word) {
-  if (const std::optional<std::int64_t> whole = number<std::int64_t>(word); whole && *whole >= 0) return *whole;
+  if (const std::optional<std::int64_t> whole = to_number<std::int64_t>(word); whole && *whole >= 0) return *whole;
   const double bytes = parse_amount(word);
   if (bytes >= 9223372036854775808.0) {
     throw InvalidArgument(fmt::format("{} is more bytes than 64 bits can count", quoted(word)));

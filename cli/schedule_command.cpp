@@ -1,15 +1,13 @@
-#include "cli/schedule_command.h"
-
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
-#include "cli/help.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
 #include "gpipe/report/gantt.h"
@@ -17,7 +15,7 @@
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/simulate.h"
-#include "gpipe/text/wrap.h"
+#include "gpipe/text/layout.h"
 
 namespace gpipe::cli {
 namespace {
@@ -36,8 +34,7 @@ struct ScheduleCommand {
 };
 
 Format parse_format(std::string_view word) {
-  constexpr Format kFormats[] = {Format::kText, Format::kCsv, Format::kGantt, Format::kSvg};
-  return kFormats[parse_choice(word, {"text", "csv", "gantt", "svg"})];
+  return static_cast<Format>(parse_choice(word, {"text", "csv", "gantt", "svg"}));
 }
 
 std::string schedule_list(int width) {
@@ -45,7 +42,8 @@ std::string schedule_list(int width) {
   std::string list = fmt::format("{:<13}{}\n", "name", "chunks");
   for (const ScheduleInfo& info : schedule_registry()) {
     const std::string chunks = fmt::format("{}{}", info.any_chunks ? "any, " : "", info.default_chunks);
-    list += fmt::format("{:<13}{:<9}{}\n", info.name, chunks, wrapped(info.summary, width - kIndent, kIndent));
+    list += fmt::format("{:<13}{:<9}{}\n", info.name, chunks,
+                        wrapped(info.summary, std::max(width - kIndent, kIndent), kIndent));
   }
   return list;
 }
@@ -75,9 +73,11 @@ std::string to_format(const Schedule& schedule, const ScheduleCommand& command) 
 
 int run_schedule(const ScheduleCommand& command) {
   if (command.list) {
-    print(schedule_list(output_width()));
+    print(schedule_list(command.width.value_or(output_width())));
     return kDone;
   }
+  refuse_if(command.width && command.format != Format::kGantt, "--width is about --format gantt",
+            "add that, or leave --width out");
   if (!command.output.empty()) check_output_file(command.output, command.force);
   const std::string text = to_format(make_schedule(command), command);
   if (command.output.empty()) {
@@ -89,23 +89,15 @@ int run_schedule(const ScheduleCommand& command) {
 }
 
 void add_output_options(CLI::App& app, ScheduleCommand& command) {
-  const char* group = "Output";
-  add_value(app, "--format", command.format, parse_format,
-            "text: a line a worker; csv: PyTorch's form; gantt, svg: "
-            "drawn at F = 1, B = 2, I = W = 1, R = 1 [text]")
-      ->type_name("FORMAT")
-      ->group(group);
-  add_value(app, "--output", command.output, parse_path, "Write to FILE instead of standard output")
-      ->type_name("FILE")
-      ->group(group);
-  app.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file")->group(group);
-  add_value(app, "--width", command.width, parse_width,
-            "Columns of the gantt [the terminal's, or 100 where there is none]")
-      ->type_name("N")
-      ->group(group);
-  add_value(app, "--color,--colour", command.colour, parse_colour, "Colours of the gantt: auto, always, never [auto]")
-      ->type_name("WHEN")
-      ->group(group);
+  const OptionGroup output{app, "Output"};
+  output.add("FORMAT", "--format", command.format, parse_format,
+             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1 [text]");
+  output.add("FILE", "--output", command.output, parse_path, "Write to FILE instead of standard output");
+  output.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file");
+  output.add("N", "--width", command.width, parse_width,
+             "Columns of the gantt [the terminal's, or 100 where there is none]");
+  output.add("WHEN", "--color,--colour", command.colour, parse_colour,
+             "Colours of the gantt: auto, always, never [auto]");
 }
 
 }  // namespace
@@ -115,12 +107,11 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
   CLI::App& sub = *app.add_subcommand("schedule");
   sub.add_option("NAME", command->schedule.name, fmt::format("One of {}", schedule_names()));
   add_size_options(sub, command->schedule);
-  sub.add_flag("--descending", command->descending,
-               "Backwards from the last micro-batch to the first, as "
-               "in the paper (gpipe only; not canonical)")
-      ->group("Size");
+  OptionGroup{sub, "Size"}.add_flag("--descending", command->descending,
+                                    "Backwards from the last micro-batch to the first, as in the paper (gpipe only; "
+                                    "not canonical)");
   add_output_options(sub, *command);
-  sub.add_flag("--list", command->list, "List the schedules and what they are good for")->group("Other");
+  OptionGroup{sub, "Other"}.add_flag("--list", command->list, "List the schedules and what they are good for");
   set_help(sub, {"gpipe schedule NAME --stages K --micro-batches M [options]",
                  "Print a schedule: what each worker does, in order.",
                  "An action is F forward, R recompute, B backward, I input gradient or W weight "

@@ -1,31 +1,169 @@
-#include "cli/simulate_command.h"
-
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/cost_options.h"
-#include "cli/help.h"
-#include "cli/input_file.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
+#include "cli/command_line.h"
+#include "cli/commands.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
-#include "cli/schedule_summary.h"
-#include "cli/simulation_report.h"
 #include "cli/terminal.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/report/chrome_trace.h"
+#include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/simulate.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/layout.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe::cli {
 namespace {
+
+using nlohmann::ordered_json;
+
+// Without bytes in the costs every peak is zero: unknown, not nothing.
+bool knows_bytes(const Timeline& timeline) {
+  return std::any_of(timeline.workers.begin(), timeline.workers.end(),
+                     [](const WorkerTimeline& worker) { return worker.peak_bytes > 0; });
+}
+
+std::string worker_table(const Timeline& timeline, int max_workers) {
+  const TimeUnit unit = time_unit(timeline.makespan_seconds);
+  const bool has_bytes = knows_bytes(timeline);
+  std::vector<std::vector<std::string>> rows;
+  for (int worker = 0; worker < std::min(timeline.num_workers(), max_workers); ++worker) {
+    const WorkerTimeline& one = timeline.workers[worker];
+    rows.push_back({fmt::format("{}", worker), format_seconds(one.busy_seconds, unit),
+                    format_seconds(one.idle_seconds, unit), fmt::format("{:.4g}", one.peak_activations),
+                    has_bytes ? format_bytes(one.peak_bytes) : ""});
+  }
+  std::string table = to_table({{"worker"},
+                                {fmt::format("busy ({})", unit.name)},
+                                {fmt::format("idle ({})", unit.name)},
+                                {"peak activations"},
+                                {"peak bytes"}},
+                               rows);
+  if (timeline.num_workers() > max_workers) {
+    table += fmt::format("... and {} more workers; --json has them all\n", timeline.num_workers() - max_workers);
+  }
+  return table;
+}
+
+std::string breakdown_table(const Timeline& timeline) {
+  const Breakdown& breakdown = timeline.breakdown;
+  const double total = timeline.num_workers() * timeline.makespan_seconds;
+  const TimeUnit unit = time_unit(total);
+  std::vector<std::vector<std::string>> rows;
+  const auto add = [&](const char* title, double seconds) {
+    rows.push_back({title, format_seconds(seconds, unit), format_percent(total > 0 ? seconds / total : 0)});
+  };
+  add("useful", breakdown.useful_seconds);
+  add("recompute", breakdown.recompute_seconds);
+  add("weight update", breakdown.weight_update_seconds);
+  add("idle: load imbalance", breakdown.load_imbalance_seconds);
+  add("idle: schedule", breakdown.bubble_seconds);
+  add("idle: communication", breakdown.communication_seconds);
+  add("workers x makespan", total);
+  return to_table({{"where the time went", Align::kLeft}, {unit.name}, {"share"}}, rows);
+}
+
+const Span& span_at(const Timeline& timeline, const SpanRef& ref) {
+  return timeline.workers[ref.worker].spans[ref.index];
+}
+
+// How many actions of each kind stand on the critical path, and the longest wait between two of them.
+std::string describe_critical_path(const Timeline& timeline) {
+  if (timeline.critical_path.empty()) return "";
+  std::vector<Action> actions;
+  double longest_wait = 0;
+  std::string where;
+  for (std::size_t step = 0; step < timeline.critical_path.size(); ++step) {
+    const Span& span = span_at(timeline, timeline.critical_path[step]);
+    actions.push_back(span.action);
+    if (step == 0) continue;
+    const Span& before = span_at(timeline, timeline.critical_path[step - 1]);
+    const double wait = span.start_seconds - before.end_seconds;
+    if (wait <= longest_wait) continue;
+    longest_wait = wait;
+    where = fmt::format("{} to {}", to_string(before.action), to_string(span.action));
+  }
+  // Waits of rounding size are none.
+  const bool waits = longest_wait > 1e-9 * timeline.makespan_seconds;
+  return fmt::format(
+      "critical path: {}, {}; {}\n", count_of(static_cast<std::int64_t>(actions.size()), "action"),
+      count_kinds({actions}),
+      waits ? fmt::format("longest wait {}, from {}", format_seconds(longest_wait), where) : "no waits between them");
+}
+
+// Whether the shortest action gets a column: where it does not, the gantt is a blur.
+bool fits(const Timeline& timeline, const GanttOptions& gantt) {
+  constexpr int kMargins = 10;  // worker number, bars, busy share
+  double shortest = timeline.makespan_seconds;
+  for (const WorkerTimeline& worker : timeline.workers) {
+    for (const Span& span : worker.spans) {
+      const double seconds = span.end_seconds - span.start_seconds;
+      if (seconds > 0) shortest = std::min(shortest, seconds);
+    }
+  }
+  return shortest * (gantt.width - kMargins) >= timeline.makespan_seconds;
+}
+
+// Instead of a gantt that would not be legible: what its first and its last line say.
+std::string headline(const Timeline& timeline, const GanttOptions& gantt) {
+  return fmt::format(
+      "{}: {}\nmakespan {}  bubble {}\nno gantt: the actions do not fit into {} columns; try --width N or --svg FILE\n",
+      printable(timeline.name), describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
+      format_seconds(timeline.makespan_seconds), format_percent(timeline.bubble_fraction), gantt.width);
+}
+
+ordered_json breakdown_json(const Breakdown& breakdown) {
+  return {{"useful", breakdown.useful_seconds},
+          {"recompute", breakdown.recompute_seconds},
+          {"weight_update", breakdown.weight_update_seconds},
+          {"load_imbalance", breakdown.load_imbalance_seconds},
+          {"bubble", breakdown.bubble_seconds},
+          {"communication", breakdown.communication_seconds}};
+}
+
+std::string simulation_report(const Timeline& timeline, const GanttOptions& gantt) {
+  std::string report = fits(timeline, gantt) ? to_gantt(timeline, gantt) : headline(timeline, gantt);
+  report += describe_critical_path(timeline) + "\n";
+  report += worker_table(timeline, gantt.max_workers) + "\n";
+  report += breakdown_table(timeline);
+  return report;
+}
+
+std::string simulation_json(const Timeline& timeline) {
+  ordered_json json = {{"schedule", timeline.name},
+                       {"num_stages", timeline.num_stages},
+                       {"num_workers", timeline.num_workers()},
+                       {"num_micro_batches", timeline.num_micro_batches},
+                       {"makespan", timeline.makespan_seconds},
+                       {"bubble_fraction", timeline.bubble_fraction}};
+  const bool has_bytes = knows_bytes(timeline);
+  json["workers"] = ordered_json::array();
+  for (int worker = 0; worker < timeline.num_workers(); ++worker) {
+    const WorkerTimeline& one = timeline.workers[worker];
+    json["workers"].push_back({{"worker", worker},
+                               {"busy", one.busy_seconds},
+                               {"idle", one.idle_seconds},
+                               {"peak_activations", one.peak_activations},
+                               {"peak_bytes", has_bytes ? ordered_json(one.peak_bytes) : nullptr}});
+  }
+  json["breakdown"] = breakdown_json(timeline.breakdown);
+  json["critical_path"] = ordered_json::array();
+  for (const SpanRef& ref : timeline.critical_path) {
+    json["critical_path"].push_back(to_string(span_at(timeline, ref).action));
+  }
+  return indented_json(json);
+}
 
 // How many messages a flow holds before its sender waits.
 struct Capacity {
@@ -53,9 +191,8 @@ Capacity parse_capacity(std::string_view word) {
   if (!word.empty() && word.find_first_not_of("-0123456789") == std::string_view::npos) {
     return {Capacity::Kind::kNumber, parse_count(word)};
   }
-  constexpr Capacity::Kind kKinds[] = {Capacity::Kind::kLive, Capacity::Kind::kFree, Capacity::Kind::kUnbounded};
   try {
-    return {kKinds[parse_choice(word, {"live", "free", "unbounded"})], 0};
+    return {static_cast<Capacity::Kind>(parse_choice(word, {"live", "free", "unbounded"})), 0};
   } catch (const InvalidArgument& error) {
     throw InvalidArgument(fmt::format("{}, or a whole number", error.what()));
   }
@@ -64,26 +201,18 @@ Capacity parse_capacity(std::string_view word) {
 std::vector<int> parse_balance(std::string_view words) { return parse_list(words, parse_count); }
 
 void check_usage(const SimulateCommand& command) {
-  if (!command.file.empty() && !command.schedule.name.empty()) {
-    throw UsageError(fmt::format("both a NAME, '{}', and --file are given", command.schedule.name), "give one of them");
-  }
-  if (command.file.empty() && command.schedule.name.empty()) {
-    throw UsageError("which schedule? Neither NAME nor --file is given",
-                     fmt::format("the schedules are {}", schedule_names()));
-  }
-  if (!command.profile.empty() && command.costs.any()) {
-    throw UsageError("--profile already says what the layers cost",
-                     "leave out --forward, --backward and the other costs, or leave out --profile");
-  }
-  if (command.profile.empty() && !command.balance.empty()) {
-    throw UsageError("--balance splits the layers of a profile", "add --profile FILE, or leave --balance out");
-  }
-  if (command.file == "-" && command.profile == "-") {
-    throw UsageError("--file and --profile both read standard input", "name a file for one of them");
-  }
-  if (!command.trace.empty() && is_same_file(command.trace, command.svg)) {
-    throw UsageError(fmt::format("--trace and --svg both name '{}'", command.svg), "name two files");
-  }
+  refuse_if(!command.file.empty() && !command.schedule.name.empty(),
+            fmt::format("both a NAME, '{}', and --file are given", command.schedule.name), "give one of them");
+  refuse_if(command.file.empty() && command.schedule.name.empty(), "which schedule? Neither NAME nor --file is given",
+            fmt::format("the schedules are {}", schedule_names()));
+  refuse_if(!command.profile.empty() && command.costs.any(), "--profile already says what the layers cost",
+            "leave out --forward, --backward and the other costs, or leave out --profile");
+  refuse_if(command.profile.empty() && !command.balance.empty(), "--balance splits the layers of a profile",
+            "add --profile FILE, or leave --balance out");
+  refuse_if(command.file == "-" && command.profile == "-", "--file and --profile both read standard input",
+            "name a file for one of them");
+  refuse_if(!command.trace.empty() && is_same_file(command.trace, command.svg),
+            fmt::format("--trace and --svg both name '{}'", command.svg), "name two files");
   for (const std::string& output : {command.trace, command.svg}) {
     if (!output.empty()) check_output_file(output, command.force);
   }
@@ -104,12 +233,11 @@ Schedule load_schedule(const SimulateCommand& command) {
 // The layers of the profile on the stages of the schedule, as `gpipe plan` would put them.
 std::vector<int> split_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile) {
   if (!command.balance.empty()) {
-    if (static_cast<int>(command.balance.size()) != schedule.num_stages) {
-      throw UsageError(fmt::format("--balance names {}, but the schedule has {}",
-                                   count_of(static_cast<std::int64_t>(command.balance.size()), "stage"),
-                                   count_of(schedule.num_stages, "stage")),
-                       "give one number of layers for each stage");
-    }
+    const int num_stages = static_cast<int>(command.balance.size());
+    refuse_if(num_stages != schedule.num_stages,
+              fmt::format("--balance names {}, but the schedule has {}", count_of(num_stages, "stage"),
+                          count_of(schedule.num_stages, "stage")),
+              "give one number of layers for each stage");
     return command.balance;
   }
   PartitionOptions options;
@@ -140,10 +268,8 @@ std::vector<int> make_capacities(const Capacity& capacity, const Schedule& sched
   options.routes = routes;
   std::vector<int> capacities;
   for (const FlowCertificate& flow : validate(schedule, options).flows) {
-    if (capacity.kind == Capacity::Kind::kFree && !flow.free_capacity) {
-      throw UsageError("the schedule is too large to compute free capacities",
-                       "use --capacity live, unbounded or a number");
-    }
+    refuse_if(capacity.kind == Capacity::Kind::kFree && !flow.free_capacity,
+              "the schedule is too large to compute free capacities", "use --capacity live, unbounded or a number");
     capacities.push_back(capacity.kind == Capacity::Kind::kLive ? flow.live_capacity : *flow.free_capacity);
   }
   return capacities;
@@ -160,9 +286,8 @@ int run_simulate(const SimulateCommand& command) {
   SimulateOptions options;
   options.capacities = make_capacities(command.capacity, schedule, costs.routes);
   const Timeline timeline = simulate(schedule, costs, options);
-  if (!std::isfinite(timeline.num_workers() * timeline.makespan_seconds)) {
-    throw UsageError("the costs add up to more seconds than a number can hold", "give smaller costs");
-  }
+  refuse_if(!std::isfinite(timeline.num_workers() * timeline.makespan_seconds),
+            "the costs add up to more seconds than a number can hold", "give smaller costs");
   if (!command.trace.empty()) write_output_file(command.trace, to_chrome_trace(timeline), command.force);
   if (!command.svg.empty()) write_output_file(command.svg, to_svg(timeline), command.force);
   GanttOptions gantt;
@@ -173,31 +298,21 @@ int run_simulate(const SimulateCommand& command) {
 }
 
 void add_profile_options(CLI::App& app, SimulateCommand& command) {
-  const char* group = "Costs of a profiled model";
-  add_value(app, "--profile", command.profile, parse_path,
-            "Costs of each layer, as JSON; split into stages as 'gpipe plan' does")
-      ->type_name("FILE")
-      ->group(group);
-  add_value(app, "--balance", command.balance, parse_balance, "Layers of each stage, such as 3,3,2, instead")
-      ->type_name("N,N,...")
-      ->group(group);
+  const OptionGroup costs{app, "Costs of a profiled model"};
+  costs.add("FILE", "--profile", command.profile, parse_path,
+            "Costs of each layer, as JSON; split into stages as 'gpipe plan' does");
+  costs.add("N,N,...", "--balance", command.balance, parse_balance, "Layers of each stage, such as 3,3,2, instead");
 }
 
 void add_output_options(CLI::App& app, SimulateCommand& command) {
-  const char* group = "Output";
-  app.add_flag("--json", command.json, "Print one JSON object")->group(group);
-  add_value(app, "--trace", command.trace, parse_path, "Write a Chrome trace, for ui.perfetto.dev")
-      ->type_name("FILE")
-      ->group(group);
-  add_value(app, "--svg", command.svg, parse_path, "Write a picture")->type_name("FILE")->group(group);
-  app.add_flag("--force", command.force, "Replace plain files that exist")->group(group);
-  add_value(app, "--width", command.width, parse_width,
-            "Columns of the gantt [the terminal's, or 100 where there is none]")
-      ->type_name("N")
-      ->group(group);
-  add_value(app, "--color,--colour", command.colour, parse_colour, "Colours: auto, always, never [auto]")
-      ->type_name("WHEN")
-      ->group(group);
+  const OptionGroup output{app, "Output"};
+  output.add_flag("--json", command.json, "Print one JSON object");
+  output.add("FILE", "--trace", command.trace, parse_path, "Write a Chrome trace, for ui.perfetto.dev");
+  output.add("FILE", "--svg", command.svg, parse_path, "Write a picture");
+  output.add_flag("--force", command.force, "Replace plain files that exist");
+  output.add("N", "--width", command.width, parse_width,
+             "Columns of the gantt [the terminal's, or 100 where there is none]");
+  output.add("WHEN", "--color,--colour", command.colour, parse_colour, "Colours: auto, always, never [auto]");
 }
 
 }  // namespace
@@ -206,24 +321,18 @@ void add_simulate_command(CLI::App& app, Run& chosen) {
   const auto command = std::make_shared<SimulateCommand>();
   CLI::App& sub = *app.add_subcommand("simulate");
   sub.add_option("NAME", command->schedule.name, fmt::format("One of {}", schedule_names()));
-  add_value(sub, "--file", command->file, parse_path,
-            "A schedule from a file instead, text or CSV; '-' reads standard input")
-      ->type_name("FILE")
-      ->group("Size");
+  OptionGroup{sub, "Size"}.add("FILE", "--file", command->file, parse_path,
+                               "A schedule from a file instead, text or CSV; '-' reads standard input");
   add_size_options(sub, command->schedule);
   add_cost_options(sub, command->costs);
   add_profile_options(sub, *command);
-  add_value(sub, "--output-bytes", command->costs.output_bytes, parse_bytes,
-            "Size of one activation message between stages [0; a profile says it]")
-      ->type_name("SIZE")
-      ->group("Messages");
+  const OptionGroup messages{sub, "Messages"};
+  messages.add("SIZE", "--output-bytes", command->costs.output_bytes, parse_bytes,
+               "Size of one activation message between stages [0; a profile says it]");
   add_link_options(sub, command->link);
-  add_value(
-      sub, "--capacity", command->capacity, parse_capacity,
-      "Messages a flow holds before its sender waits: live (the least that cannot deadlock), free (no sender waits), "
-      "unbounded or a number [unbounded]")
-      ->type_name("N")
-      ->group("Messages");
+  messages.add("N", "--capacity", command->capacity, parse_capacity,
+               "Messages a flow holds before its sender waits: live (the least that cannot deadlock), free (no sender "
+               "waits), unbounded or a number [unbounded]");
   add_output_options(sub, *command);
   set_help(sub, {"gpipe simulate (NAME --stages K --micro-batches M | --file F) [options]",
                  "Run a schedule on costs instead of tensors; say where the time went.",

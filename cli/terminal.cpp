@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "cli/command.h"
-#include "cli/option.h"
+#include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "gpipe/text/printable.h"
 
@@ -22,11 +22,6 @@ namespace {
 
 constexpr int kWidthElsewhere = 100;
 constexpr int kNarrowest = 40;
-
-std::string environment(const char* variable) {
-  const char* value = std::getenv(variable);
-  return value == nullptr ? "" : value;
-}
 
 std::vector<std::string>& messages_after_error() {
   static std::vector<std::string> messages;
@@ -40,9 +35,13 @@ std::vector<std::string>& messages_after_error() {
 
 }  // namespace
 
+std::string environment(const char* variable) {
+  const char* value = std::getenv(variable);
+  return value == nullptr ? "" : value;
+}
+
 Colour parse_colour(std::string_view word) {
-  constexpr Colour kColours[] = {Colour::kAuto, Colour::kAlways, Colour::kNever};
-  return kColours[parse_choice(word, {"auto", "always", "never"})];
+  return static_cast<Colour>(parse_choice(word, {"auto", "always", "never"}));
 }
 
 bool shows_colour(Colour colour, int fd) {

@@ -6,6 +6,9 @@
 
 namespace gpipe::cli {
 
+// The value of a variable of the environment; empty if it is not set.
+std::string environment(const char* variable);
+
 enum class Colour { kAuto, kAlways, kNever };
 
 // "auto", "always", "never". Throws InvalidArgument for any other word, naming the nearest valid one.

@@ -8,7 +8,6 @@
 
 #include "data/data_error.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/os/output_path.h"
 
 namespace gpipe::data {
 namespace {

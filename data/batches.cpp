@@ -12,7 +12,7 @@
 #include "data/random.h"
 #include "gpipe/error.h"
 #include "gpipe/even_share.h"
-#include "gpipe/text/json_document.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe::data {
 namespace {

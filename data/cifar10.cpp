@@ -14,7 +14,7 @@
 #include "data/data_error.h"
 #include "data/gzip.h"
 #include "gpipe/error.h"
-#include "gpipe/text/json_document.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe::data {
 namespace {

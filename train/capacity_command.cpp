@@ -10,12 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "cli/help.h"
-#include "cli/option.h"
+#include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/text/json_text.h"
-#include "gpipe/text/table.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/layout.h"
 #include "train/capacity.h"
 #include "train/option_group.h"
 

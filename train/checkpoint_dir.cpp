@@ -10,7 +10,7 @@
 
 #include "cli/command.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/os/paths.h"
+#include "gpipe/os/input_file.h"
 
 namespace gpipe::train {
 namespace {

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/os/small_file.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/text/nearest_name.h"
 #include "train/config_json.h"
 

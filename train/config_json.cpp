@@ -6,7 +6,7 @@
 #include <string>
 
 #include "gpipe/error.h"
-#include "gpipe/text/json_document.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe::train {
 namespace {

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/help.h"
+#include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "train/agreed_content.h"

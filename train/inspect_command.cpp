@@ -12,25 +12,19 @@
 #include <string>
 #include <vector>
 
-#include "cli/help.h"
-#include "cli/input_file.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
+#include "cli/command_line.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint_files/safetensors_header.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/os/mapped_file.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/os/output_path.h"
-#include "gpipe/os/paths.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/printable.h"
-#include "gpipe/text/quoted_name.h"
-#include "gpipe/text/table.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {

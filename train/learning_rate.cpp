@@ -6,9 +6,9 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
-#include "cli/option.h"
+#include "cli/command_line.h"
 #include "gpipe/error.h"
-#include "gpipe/text/json_document.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe::train {
 namespace {

@@ -7,13 +7,9 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/command_line.h"
 #include "cli/failure.h"
-#include "cli/help.h"
-#include "cli/one_voice.h"
-#include "cli/option_names.h"
-#include "cli/parse.h"
 #include "cli/terminal.h"
-#include "cli/unknown_argument.h"
 #include "data/data_error.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/execute/freed_memory.h"

@@ -7,12 +7,10 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
-#include "cli/output_file.h"
+#include "cli/files.h"
 #include "gpipe/error.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/os/output_path.h"
-#include "gpipe/text/json_document.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe::train {
 namespace {

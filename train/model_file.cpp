@@ -9,7 +9,7 @@
 #include <new>
 #include <set>
 
-#include "cli/input_file.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "gpipe/model/no_init_scope.h"
 #include "train/checkpoint_dir.h"

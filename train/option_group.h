@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "cli/option.h"
+#include "cli/command_line.h"
 #include "train/option_value.h"
 
 namespace gpipe::train {

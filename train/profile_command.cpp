@@ -9,13 +9,12 @@
 #include <string>
 #include <vector>
 
-#include "cli/help.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
+#include "cli/command_line.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/text/table.h"
+#include "gpipe/text/layout.h"
 #include "models/registry.h"
 #include "train/option_group.h"
 #include "train/run_options.h"

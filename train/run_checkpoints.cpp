@@ -16,8 +16,8 @@
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/printable.h"
-#include "gpipe/text/wrap.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {

@@ -3,13 +3,12 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
-#include "cli/input_file.h"
-#include "cli/option.h"
-#include "cli/output_file.h"
+#include "cli/command_line.h"
+#include "cli/files.h"
 #include "cli/quantity.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
-#include "gpipe/os/paths.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/schedule/registry.h"
 #include "train/checkpoint_dir.h"
 #include "train/option_group.h"

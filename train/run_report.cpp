@@ -8,9 +8,8 @@
 #include "cli/terminal.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/simulate/simulate.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/printable.h"
-#include "gpipe/text/table.h"
-#include "gpipe/text/wrap.h"
 #include "train/summary.h"
 
 namespace gpipe::train {

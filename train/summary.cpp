@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 
 #include "cli/quantity.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/printable.h"
-#include "gpipe/text/table.h"
 #include "train/progress.h"
 
 namespace gpipe::train {

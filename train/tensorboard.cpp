@@ -7,8 +7,8 @@
 #include <cstring>
 #include <filesystem>
 
-#include "cli/output_file.h"
-#include "gpipe/os/host_name.h"
+#include "cli/files.h"
+#include "gpipe/os/network.h"
 #include "gpipe/text/crc32.h"
 
 namespace gpipe::train {

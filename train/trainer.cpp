@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "cli/output_file.h"
+#include "cli/files.h"
 #include "cli/terminal.h"
 #include "data/prefetch.h"
 #include "gpipe/model/autocast.h"

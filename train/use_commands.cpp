@@ -7,8 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "cli/help.h"
-#include "cli/option.h"
+#include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "gpipe/text/utf8.h"

@@ -1,31 +1,27 @@
 #include "cli/launch/launch.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/prctl.h>
+#include <sys/random.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
 #include <fstream>
-#include <optional>
+#include <map>
 
-#include "cli/launch/guard.h"
-#include "cli/launch/meeting_file.h"
-#include "cli/launch/signal_queue.h"
-#include "cli/launch/spawn.h"
 #include "gpipe/error.h"
 #include "gpipe/launch/world.h"
 
 namespace gpipe::cli {
 namespace {
-
-std::vector<std::string> own_environment() {
-  std::vector<std::string> entries;
-  for (char** entry = environ; *entry != nullptr; ++entry) entries.emplace_back(*entry);
-  return entries;
-}
 
 // What the ranks would say later, all of them.
 void check_world(const std::vector<std::string>& environment) {
@@ -69,8 +65,7 @@ class Orphans {
       for (const pid_t pid : children()) {
         if (std::find(before_.begin(), before_.end(), pid) != before_.end()) continue;
         kill(pid, SIGKILL);
-        while (waitpid(pid, nullptr, 0) < 0 && errno == EINTR) {
-        }
+        TEMP_FAILURE_RETRY(waitpid(pid, nullptr, 0));
         any = true;
       }
     }
@@ -81,6 +76,31 @@ class Orphans {
   const std::vector<pid_t> before_;
 };
 
+// How the launcher learns that the ranks have met: a place for the file that rank 0 leaves, see report_meeting. It goes
+// when this goes.
+class MeetingFile {
+ public:
+  MeetingFile() : folder_(std::filesystem::temp_directory_path() / "gpipe-launch-XXXXXX") {
+    if (mkdtemp(folder_.data()) != nullptr) return;
+    throw LaunchError(fmt::format("cannot make a folder for restarts, {}: {}; TMPDIR names another place", folder_,
+                                  std::strerror(errno)),
+                      LaunchError::kNotStarted);
+  }
+  ~MeetingFile() {
+    take();
+    rmdir(folder_.c_str());
+  }
+  MeetingFile(const MeetingFile&) = delete;
+  MeetingFile& operator=(const MeetingFile&) = delete;
+
+  std::string path() const { return folder_ + "/met"; }
+  // Whether the ranks have met since the last call.
+  bool take() { return unlink(path().c_str()) == 0; }
+
+ private:
+  std::string folder_;
+};
+
 void kill_started(const std::vector<RankProcess>& ranks) {
   for (const RankProcess& rank : ranks) kill(-rank.pid, SIGKILL);
   for (const RankProcess& rank : ranks) waitpid(rank.pid, nullptr, 0);
@@ -88,7 +108,8 @@ void kill_started(const std::vector<RankProcess>& ranks) {
 
 std::vector<RankProcess> start(const Job& job, const std::vector<std::string>& program, const SignalQueue& signals,
                                const Guard& guard) {
-  const std::vector<std::string> inherited = own_environment();
+  std::vector<std::string> inherited;
+  for (char** entry = environ; *entry != nullptr; ++entry) inherited.emplace_back(*entry);
   check_world(rank_environment(job, 0, inherited));
   const FileDescriptor nothing(open("/dev/null", O_RDONLY | O_CLOEXEC));
   std::vector<RankProcess> ranks;
@@ -126,13 +147,62 @@ std::vector<RankProcess> start_again(const LaunchOptions& options, Job& job, con
 
 }  // namespace
 
+std::string make_secret() {
+  std::array<unsigned char, 32> bytes{};
+  // Up to 256 bytes come at once, or not at all.
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    throw LaunchError(fmt::format("the system has no random bits for a secret: {}", std::strerror(errno)),
+                      LaunchError::kNotStarted);
+  }
+  std::string digits;
+  for (const unsigned char byte : bytes) digits += fmt::format("{:02x}", byte);
+  return digits;
+}
+
+std::vector<std::string> rank_environment(const Job& job, int local_rank, const std::vector<std::string>& inherited) {
+  const std::string rank = std::to_string(job.first_rank + local_rank);
+  const std::string size = std::to_string(job.num_ranks);
+  const std::string local = std::to_string(local_rank);
+  const std::string local_size = std::to_string(job.num_local_ranks);
+  const std::string port = std::to_string(job.master_port);
+  std::map<std::string, std::string> variables = {
+      {"GPIPE_RANK", rank},
+      {"GPIPE_WORLD_SIZE", size},
+      {"GPIPE_LOCAL_RANK", local},
+      {"GPIPE_LOCAL_WORLD_SIZE", local_size},
+      {"GPIPE_HOST", job.host},
+      {"GPIPE_MASTER_ADDR", job.master_address},
+      {"GPIPE_MASTER_PORT", port},
+      {"GPIPE_SECRET", job.secret},
+      {"GPIPE_RESTART", std::to_string(job.restart)},
+      {"GPIPE_MET_FILE", job.met_file},
+      // For programs that know torchrun only.
+      {"RANK", rank},
+      {"WORLD_SIZE", size},
+      {"LOCAL_RANK", local},
+      {"LOCAL_WORLD_SIZE", local_size},
+      {"MASTER_ADDR", job.master_address},
+      {"MASTER_PORT", port},
+  };
+  if (job.num_replicas) variables["GPIPE_REPLICAS"] = std::to_string(*job.num_replicas);
+  if (job.timeout_seconds) variables["GPIPE_TIMEOUT"] = fmt::format("{}", *job.timeout_seconds);
+  if (!job.network_interface.empty()) variables["GPIPE_INTERFACE"] = job.network_interface;
+
+  std::vector<std::string> environment;
+  for (const std::string& entry : inherited) {
+    if (variables.count(entry.substr(0, entry.find('='))) == 0) environment.push_back(entry);
+  }
+  for (const auto& [name, value] : variables) environment.push_back(fmt::format("{}={}", name, value));
+  return environment;
+}
+
 LaunchResult launch(const LaunchOptions& options) {
   open_standard_streams();
   const SignalQueue signals;
   const Orphans orphans;  // the last to go but one: the guard ends before it looks
   Guard guard;
   if (options.max_restarts == 0) {
-    return supervise(start(options.job, options.program, signals, guard), signals, guard, options.supervise);
+    return supervise(start(options.job, options.program, signals, guard), signals, guard, options);
   }
   MeetingFile meeting;
   Job job = options.job;
@@ -140,7 +210,7 @@ LaunchResult launch(const LaunchOptions& options) {
   for (int restart = 0;; ++restart) {
     job.restart = restart;
     job.met_file = meeting.path();
-    LaunchResult result = supervise(start_again(options, job, signals, guard), signals, guard, options.supervise);
+    LaunchResult result = supervise(start_again(options, job, signals, guard), signals, guard, options);
     if (!result.failure || result.interrupted_by != 0 || restart == options.max_restarts) return result;
     const bool meet_now = meeting.take();
     // Bad usage, by the custom of exit codes: the next start would end in the same way.

@@ -1,19 +1,61 @@
-// Starts the ranks of a job on this host and stays until the last one has ended.
+// Starts the ranks of a job on this host and looks after them until the last one has ended: their output, the launcher's
+// signals, their end.
 #pragma once
 
+#include <sys/types.h>
+
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
-#include "cli/launch/rank_environment.h"
-#include "cli/launch/supervise.h"
+#include "cli/launch/rank_process.h"
 
 namespace gpipe::cli {
+
+// The processes of one run; those on this host are `num_local_ranks` from `first_rank` on.
+struct Job {
+  int num_ranks = 1;
+  int first_rank = 0;
+  int num_local_ranks = 1;
+  std::optional<int> num_replicas;
+  std::string host;
+  std::string master_address;
+  int master_port = 0;
+  std::string network_interface;  // empty: none is named
+  std::string secret;
+  std::optional<double> timeout_seconds;
+  int restart = 0;       // how often it was started before
+  std::string met_file;  // for report_meeting; empty: nobody wants to know
+};
+
+// A secret for the ranks of a run to share: 256 random bits of the system's, as 64 hexadecimal digits. Throws LaunchError.
+std::string make_secret();
+
+// What a launcher tells each rank: `inherited` ("NAME=value") with the variables of `gpipe launch` and torchrun set for that rank.
+std::vector<std::string> rank_environment(const Job& job, int local_rank, const std::vector<std::string>& inherited);
+
+struct RankFailure {
+  int rank = 0;
+  pid_t pid = -1;
+  int exit_code = 0;                    // 128 + the signal if one ended it
+  int signal = 0;                       // 0 if it ended by itself
+  std::vector<std::string> last_lines;  // of its standard error
+};
+
+struct LaunchResult {
+  int exit_code = 0;                   // that of the first rank that failed
+  std::optional<RankFailure> failure;  // that rank
+  int interrupted_by = 0;              // the first signal to the launcher that asked the ranks to end
+};
 
 struct LaunchOptions {
   Job job;
   std::vector<std::string> program;  // with its arguments
-  SuperviseOptions supervise;
+  double grace_seconds = 10;
+  bool prefix = true;
+  bool colour_out = false;  // of the prefix
+  bool colour_err = false;
   int max_restarts = 0;
   int min_ranks = 1;  // that a job is started again with
   // The job with so many ranks, for another start: at a fresh port, with a fresh secret. REQUIRED for restarts.
@@ -21,6 +63,16 @@ struct LaunchOptions {
   // Before a restart: why, which one it is, and with how many ranks.
   std::function<void(const LaunchResult& failed, int restart, int num_ranks)> on_restart;
 };
+
+// Note [The end of a rank]
+// The first rank that fails decides: the others get SIGTERM, and SIGKILL when the grace time is over. A rank is its
+// process group: what the first process leaves behind in it is ended in the same way. SIGINT, SIGTERM, SIGHUP and
+// SIGQUIT to the launcher are passed on to every rank and start the grace time; a second one kills at once. SIGUSR1,
+// SIGUSR2, SIGTSTP and SIGCONT are passed on, and SIGTSTP stops the launcher itself, too.
+//
+// REQUIRES: a process with one thread, which adopts the orphans of its descendants (PR_SET_CHILD_SUBREAPER).
+LaunchResult supervise(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard,
+                       const LaunchOptions& options);
 
 // Note [Restarts]
 // ~~~~~~~~~~~~~~~

@@ -1,5 +1,3 @@
-#include "cli/launch/supervise.h"
-
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/wait.h>
@@ -12,7 +10,7 @@
 #include <cstring>
 #include <memory>
 
-#include "cli/launch/output_queue.h"
+#include "cli/launch/launch.h"
 #include "cli/launch/rank_output.h"
 
 namespace gpipe::cli {
@@ -24,7 +22,7 @@ constexpr std::size_t kMostQueuedBytes = std::size_t{1} << 20;  // more than tha
 constexpr int kLookAgainMilliseconds = 20;                      // at groups that have lost their first process
 
 struct Rank {
-  Rank(RankProcess process, const SuperviseOptions& options, OutputQueue& queue)
+  Rank(RankProcess process, const LaunchOptions& options, OutputQueue& queue)
       : number(process.rank),
         pid(process.pid),
         out(std::move(process.out), STDOUT_FILENO, options.prefix ? rank_prefix(number, options.colour_out) : "",
@@ -45,7 +43,7 @@ struct Rank {
 
 class Supervisor {
  public:
-  Supervisor(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard, const SuperviseOptions& options)
+  Supervisor(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard, const LaunchOptions& options)
       : signals_(signals), guard_(guard), options_(options) {
     for (RankProcess& rank : ranks) ranks_.push_back(std::make_unique<Rank>(std::move(rank), options, queue_));
   }
@@ -262,7 +260,7 @@ class Supervisor {
 
   const SignalQueue& signals_;
   Guard& guard_;
-  const SuperviseOptions options_;
+  const LaunchOptions& options_;
   OutputQueue queue_;
   std::vector<std::unique_ptr<Rank>> ranks_;
   std::optional<Clock::time_point> drop_output_at_;
@@ -273,7 +271,7 @@ class Supervisor {
 }  // namespace
 
 LaunchResult supervise(std::vector<RankProcess> ranks, const SignalQueue& signals, Guard& guard,
-                       const SuperviseOptions& options) {
+                       const LaunchOptions& options) {
   return Supervisor(std::move(ranks), signals, guard, options).run();
 }
 

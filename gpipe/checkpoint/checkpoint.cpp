@@ -14,7 +14,7 @@
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 
 namespace gpipe {
 namespace {

@@ -9,11 +9,10 @@
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
 #include "gpipe/checkpoint/parallel.h"
-#include "gpipe/checkpoint_files/safetensors_header.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
-#include "gpipe/os/mapped_file.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/text/quoted_name.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe {
 namespace {

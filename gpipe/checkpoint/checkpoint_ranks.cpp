@@ -11,8 +11,8 @@
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/group/step_call.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/os/paths.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe {

@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <vector>
 
-#include "gpipe/os/opened_file.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
 
 namespace gpipe {

@@ -14,9 +14,9 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/model/optimizer_slots.h"
-#include "gpipe/text/quoted_name.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe {
 namespace {

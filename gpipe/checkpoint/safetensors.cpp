@@ -13,12 +13,11 @@
 
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/input_file.h"
-#include "gpipe/checkpoint_files/safetensors_header.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
-#include "gpipe/os/mapped_file.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/text/quoted_name.h"
+#include "gpipe/text/printable.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they are in memory");
 

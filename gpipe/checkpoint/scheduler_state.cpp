@@ -8,7 +8,7 @@
 #include <typeinfo>
 
 #include "gpipe/error.h"
-#include "gpipe/text/json_document.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 namespace {

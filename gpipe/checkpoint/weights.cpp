@@ -7,8 +7,8 @@
 
 #include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
-#include "gpipe/os/paths.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
+#include "gpipe/os/input_file.h"
 
 namespace gpipe {
 namespace {

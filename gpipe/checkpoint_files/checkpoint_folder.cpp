@@ -11,9 +11,8 @@
 #include <tuple>
 
 #include "gpipe/checkpoint_files/strict_json.h"
+#include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
-#include "gpipe/os/paths.h"
-#include "gpipe/os/small_file.h"
 
 namespace gpipe {
 namespace {

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
-#include "gpipe/os/output_path.h"
+#include "gpipe/os/output_file.h"
 #include "gpipe/text/printable.h"
 
 namespace gpipe {

@@ -8,10 +8,10 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "gpipe/checkpoint_files/safetensors_header.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/text/crc32.h"
-#include "gpipe/text/quoted_name.h"
+#include "gpipe/text/printable.h"
 #include "gpipe/version.h"
 
 namespace gpipe {

@@ -4,9 +4,9 @@
 
 #include <limits>
 
-#include "gpipe/os/opened_file.h"
-#include "gpipe/text/json_document.h"
-#include "gpipe/text/quoted_name.h"
+#include "gpipe/os/input_file.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/printable.h"
 
 namespace gpipe {
 namespace {

@@ -8,7 +8,7 @@
 #include <string_view>
 
 #include "gpipe/error.h"
-#include "gpipe/text/json_events.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 

@@ -13,7 +13,7 @@
 #include "gpipe/interpret/workers.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/flow.h"
-#include "gpipe/schedule/proven_schedule.h"
+#include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe {

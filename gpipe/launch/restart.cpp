@@ -4,11 +4,11 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
-#include <charconv>
 #include <cstdlib>
-#include <string_view>
+#include <optional>
 
 #include "gpipe/error.h"
+#include "gpipe/text/number.h"
 
 namespace gpipe {
 
@@ -16,12 +16,11 @@ int restart_number() {
   constexpr const char* kVariable = "GPIPE_RESTART";
   const char* const value = std::getenv(kVariable);
   if (value == nullptr || *value == '\0') return 0;
-  const std::string_view text(value);
-  int number = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error == std::errc() && end == text.data() + text.size() && number >= 0) return number;
+  const std::optional<int> number = to_number<int>(value);
+  if (number && *number >= 0) return *number;
   throw EnvironmentError(
-      fmt::format("{} is '{}', which is not a number from 0 on; unset it, or let the launcher set it", kVariable, text),
+      fmt::format("{} is '{}', which is not a number from 0 on; unset it, or let the launcher set it", kVariable,
+                  value),
       kVariable);
 }
 

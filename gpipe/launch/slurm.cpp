@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdint>
-#include <limits>
+#include <optional>
 
 #include "gpipe/error.h"
+#include "gpipe/text/number.h"
 
 namespace gpipe {
 namespace {
@@ -19,13 +19,11 @@ constexpr std::size_t kMostHosts = 65536;
 // Throws unless all of it is digits, nine at most.
 int parse_digits(std::string_view digits) {
   constexpr std::size_t kMost = 9;
-  int value = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
-  if (digits.empty() || digits.size() > kMost || digits[0] == '-' || error != std::errc() ||
-      end != digits.data() + digits.size()) {
+  const std::optional<int> value = to_number<int>(digits);
+  if (!value || digits.size() > kMost || digits[0] == '-') {
     refuse(fmt::format("'{}' is not a number of up to {} digits", digits, kMost));
   }
-  return value;
+  return *value;
 }
 
 std::vector<std::string_view> split_at_commas(std::string_view text) {
@@ -64,14 +62,12 @@ std::vector<std::string> expand_element(std::string_view element) {
   std::vector<std::string> names = {""};
   while (!element.empty()) {
     const std::size_t open = std::min(element.find('['), element.size());
+    const std::size_t close = std::min(element.find(']', open), element.size());
     std::vector<std::string> middles;
-    std::size_t next = open;
     if (open < element.size()) {
-      const std::size_t close = element.find(']', open);
       for (const std::string_view range : split_at_commas(element.substr(open + 1, close - open - 1))) {
         append_range(range, middles);
       }
-      next = close + 1;
     } else {
       middles.emplace_back("");
     }
@@ -82,7 +78,7 @@ std::vector<std::string> expand_element(std::string_view element) {
         longer.push_back(fmt::format("{}{}{}", name, element.substr(0, open), middle));
     }
     names = std::move(longer);
-    element.remove_prefix(next);
+    element.remove_prefix(std::min(close + 1, element.size()));
   }
   return names;
 }

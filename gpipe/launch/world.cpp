@@ -2,8 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdint>
 #include <cstdlib>
 #include <limits>
@@ -11,8 +11,8 @@
 
 #include "gpipe/error.h"
 #include "gpipe/launch/slurm.h"
-#include "gpipe/launch/variable_reader.h"
-#include "gpipe/os/host_name.h"
+#include "gpipe/os/network.h"
+#include "gpipe/text/number.h"
 
 namespace gpipe {
 namespace {
@@ -20,6 +20,90 @@ namespace {
 constexpr int kMost = std::numeric_limits<int>::max();
 constexpr int kMostPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";
+
+// A value in a message: short, and without what could steer a terminal.
+std::string quoted(const std::string& text) {
+  constexpr std::size_t kLongest = 60;
+  std::string shown = text.substr(0, kLongest);
+  std::replace_if(
+      shown.begin(), shown.end(), [](unsigned char letter) { return letter < 0x20 || letter == 0x7f; }, '?');
+  return fmt::format("'{}{}'", shown, text.size() > kLongest ? "..." : "");
+}
+
+// Reads variables of one launcher as typed values; every refusal, an EnvironmentError, names the variable, the launcher
+// and a remedy.
+class VariableReader {
+ public:
+  // REQUIRES: `variables` outlives the reader.
+  VariableReader(const Variables& variables, Launcher launcher) : variables_(variables), launcher_(launcher) {}
+
+  bool has(const char* name) const { return text(name).has_value(); }
+
+  std::optional<std::string> text(const char* name) const {
+    std::optional<std::string> value = variables_(name);
+    if (value && value->empty()) value.reset();
+    return value;
+  }
+
+  std::optional<int> whole(const char* name, int least, int most) const {
+    const std::optional<std::string> value = text(name);
+    if (!value) return std::nullopt;
+    const std::optional<int> whole = to_number<int>(*value);
+    if (!whole || *whole < least || *whole > most) {
+      refuse(name, fmt::format("is {}, not a whole number from {} to {}", quoted(*value), least, most));
+    }
+    return whole;
+  }
+
+  std::optional<double> seconds(const char* name) const {
+    constexpr double kMostSeconds = 1e6;
+    const std::optional<std::string> value = text(name);
+    if (!value) return std::nullopt;
+    const std::optional<double> seconds = to_number<double>(*value);
+    if (!seconds || !(*seconds > 0 && *seconds <= kMostSeconds)) {
+      refuse(name,
+             fmt::format("is {}, not a number of seconds above 0 and at most {:.0f}", quoted(*value), kMostSeconds));
+    }
+    return seconds;
+  }
+
+  // Without blanks, control characters and slashes.
+  std::optional<std::string> word(const char* name, std::size_t longest, const char* what) const {
+    std::optional<std::string> value = text(name);
+    const auto is_odd = [](unsigned char letter) { return letter <= 0x20 || letter == 0x7f || letter == '/'; };
+    if (value && (value->size() > longest || std::any_of(value->begin(), value->end(), is_odd))) {
+      refuse(name, fmt::format("is {}, not the name {}", quoted(*value), what));
+    }
+    return value;
+  }
+
+  // The same, and throws if it is not set: `because` says why it has to be.
+  int required_whole(const char* name, int least, int most, const std::string& because) const {
+    const std::optional<int> value = whole(name, least, most);
+    if (!value) refuse_missing(name, because);
+    return *value;
+  }
+  std::string required_text(const char* name, const std::string& because) const {
+    std::optional<std::string> value = text(name);
+    if (!value) refuse_missing(name, because);
+    return *value;
+  }
+
+  [[noreturn]] void refuse_missing(const char* name, const std::string& because) const {
+    throw EnvironmentError(fmt::format("{} is missing{}: {}", name, of_launcher(), because), name);
+  }
+  [[noreturn]] void refuse(const char* name, const std::string& problem) const {
+    throw EnvironmentError(fmt::format("{}{} {}", name, of_launcher(), problem), name);
+  }
+
+ private:
+  std::string of_launcher() const {
+    return launcher_ == Launcher::kNone ? "" : fmt::format(" (of {})", gpipe::name(launcher_));
+  }
+
+  const Variables& variables_;
+  Launcher launcher_;
+};
 
 // Launchers that say it all in four variables.
 struct Family {
@@ -46,11 +130,9 @@ std::optional<std::string> slurm_step(const VariableReader& reader) {
   std::optional<std::string> step = reader.text("SLURM_STEP_ID");
   if (!step) step = reader.text("SLURM_STEPID");
   if (!step) return std::nullopt;
-  std::uint32_t number = 0;
-  const auto [end, error] = std::from_chars(step->data(), step->data() + step->size(), number);
-  if (error != std::errc() || end != step->data() + step->size()) reader.refuse("SLURM_STEP_ID", "is not a number");
-  if (number >= kFirstOfSlurmItself) return std::nullopt;
-  return step;
+  const std::optional<std::uint32_t> number = to_number<std::uint32_t>(*step);
+  if (!number) reader.refuse("SLURM_STEP_ID", "is not a number");
+  return *number >= kFirstOfSlurmItself ? std::nullopt : step;
 }
 
 const Family* find_family(const Variables& variables) {
@@ -114,8 +196,12 @@ int port_of_job(const std::string& job) {
 }
 
 std::optional<std::string> given_address(const VariableReader& reader) {
-  std::optional<std::string> address = reader.address("GPIPE_MASTER_ADDR");
-  return address ? address : reader.address("MASTER_ADDR");
+  constexpr std::size_t kLongest = 253;  // of a host's name
+  const auto address = [&](const char* variable) {
+    return reader.word(variable, kLongest, "or the address of a host");
+  };
+  const std::optional<std::string> own = address("GPIPE_MASTER_ADDR");
+  return own ? own : address("MASTER_ADDR");
 }
 
 std::optional<int> given_port(const VariableReader& reader) {
@@ -239,8 +325,10 @@ void read_wishes(const VariableReader& reader, World& world) {
   for (const char* variable : {"GPIPE_HOST", "SLURMD_NODENAME"}) {
     if (world.host.empty()) world.host = reader.text(variable).value_or("");
   }
+  constexpr std::size_t kLongestInterface = 15;
   world.network_interface =
-      reader.network_interface("GPIPE_INTERFACE").value_or(is_loopback(world.master_address) ? "lo" : "");
+      reader.word("GPIPE_INTERFACE", kLongestInterface, "of a network interface such as lo or eth0")
+          .value_or(is_loopback(world.master_address) ? "lo" : "");
   world.secret = reader.text("GPIPE_SECRET").value_or("");
   world.timeout_seconds = reader.seconds("GPIPE_TIMEOUT").value_or(world.timeout_seconds);
   world.num_replicas = reader.whole("GPIPE_REPLICAS", 1, kMost).value_or(1);

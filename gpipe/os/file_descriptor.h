@@ -1,4 +1,4 @@
-// FileDescriptor: closes what it holds.
+// FileDescriptor: closes what it holds; and pipes.
 #pragma once
 
 #include <unistd.h>
@@ -30,5 +30,14 @@ class FileDescriptor {
  private:
   int number_ = -1;
 };
+
+// A pipe that no program executed later inherits.
+struct Pipe {
+  FileDescriptor read_end;
+  FileDescriptor write_end;
+};
+
+// Throws LaunchError if the process has too many files open.
+Pipe make_pipe();
 
 }  // namespace gpipe

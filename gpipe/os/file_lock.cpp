@@ -12,9 +12,9 @@
 #include <mutex>
 #include <utility>
 
-#include "gpipe/os/host_name.h"
-#include "gpipe/os/output_path.h"
-#include "gpipe/os/small_file.h"
+#include "gpipe/os/input_file.h"
+#include "gpipe/os/network.h"
+#include "gpipe/os/output_file.h"
 
 namespace gpipe {
 namespace {
@@ -70,10 +70,7 @@ bool FileLock::has_no_locks() const {
 }
 
 void FileLock::lock() {
-  int result = 0;
-  while ((result = flock(file_.get(), LOCK_EX | LOCK_NB)) != 0 && errno == EINTR) {
-  }
-  if (result == 0) {
+  if (TEMP_FAILURE_RETRY(flock(file_.get(), LOCK_EX | LOCK_NB)) == 0) {
     write_holder();
     return;
   }

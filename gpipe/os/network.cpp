@@ -5,6 +5,7 @@
 #include <ifaddrs.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -35,6 +36,11 @@ std::map<std::string, std::string> interface_addresses() {
 }
 
 }  // namespace
+
+std::string host_name() {
+  char name[256] = {};
+  return gethostname(name, sizeof name - 1) == 0 && name[0] != '\0' ? name : "localhost";
+}
 
 std::string interface_address(const std::string& name) {
   const std::map<std::string, std::string> addresses = interface_addresses();

@@ -1,9 +1,12 @@
-// Interfaces and ports of this host.
+// The name of this host, its interfaces and its ports.
 #pragma once
 
 #include <string>
 
 namespace gpipe {
+
+// "localhost" if it has none.
+std::string host_name();
 
 // The IPv4 address of an interface such as "lo". Throws InvalidArgument, naming those that have one.
 std::string interface_address(const std::string& name);

@@ -9,14 +9,71 @@
 #include <cerrno>
 #include <cstring>
 
-#include "gpipe/os/output_path.h"
-
 namespace gpipe {
 namespace {
 
-constexpr std::size_t kMaxWrite = std::size_t{1} << 30;
+const char* kind_name(mode_t mode) {
+  if (S_ISDIR(mode)) return "a folder";
+  if (S_ISLNK(mode)) return "a link";
+  if (S_ISFIFO(mode)) return "a named pipe";
+  if (S_ISCHR(mode)) return "a device";
+  if (S_ISBLK(mode)) return "a disk";
+  return "a socket";
+}
 
 }  // namespace
+
+OutputPath look_at_output(const std::string& path) {
+  struct stat status {};
+  // What cannot be looked at is new as well: whoever opens it is told why.
+  if (lstat(path.c_str(), &status) != 0) return {OutputKind::kNew, ""};
+  if (S_ISREG(status.st_mode)) return {OutputKind::kPlainFile, ""};
+  const char* const name = kind_name(status.st_mode);
+  const bool is_known = !S_ISLNK(status.st_mode) || stat(path.c_str(), &status) == 0;
+  const bool is_stream = is_known && (S_ISFIFO(status.st_mode) || S_ISCHR(status.st_mode));
+  return {is_stream ? OutputKind::kStream : OutputKind::kRefused, name};
+}
+
+FileDescriptor open_output(const std::string& path, OutputKind kind) {
+  constexpr int kFlags = O_WRONLY | O_CLOEXEC | O_NOCTTY;
+  const int more = kind == OutputKind::kNew         ? O_APPEND | O_CREAT | O_EXCL
+                   : kind == OutputKind::kPlainFile ? O_APPEND | O_NOFOLLOW
+                                                    : 0;
+  return FileDescriptor(open(path.c_str(), kFlags | more, 0666));
+}
+
+bool write_all(int file, const char* bytes, std::size_t size, FileSystem& files) {
+  constexpr std::size_t kMostAtOnce = std::size_t{1} << 30;
+  while (size > 0) {
+    const ssize_t written = TEMP_FAILURE_RETRY(files.write(file, bytes, std::min(size, kMostAtOnce)));
+    if (written < 0) return false;
+    bytes += written;
+    size -= static_cast<std::size_t>(written);
+  }
+  return true;
+}
+
+const char* remedy_for(int error) {
+  switch (error) {
+    case ENOSPC:
+    case EDQUOT:
+      return "free some space, or name another folder";
+    case EFBIG:
+      return "raise the limit of file sizes ('ulimit -f'), or name another folder";
+    case EACCES:
+    case EPERM:
+    case EROFS:
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:
+    case ENAMETOOLONG:
+      return "check the path and its permissions";
+    default:
+      return "check the disk, or name another folder";
+  }
+}
+
+bool is_out_of_room(int error) { return error == ENOSPC || error == EDQUOT || error == EFBIG || error == EIO; }
 
 void throw_file_error(const std::string& path, const std::string& what) {
   const int error = errno;
@@ -37,14 +94,7 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::write(const void* bytes, std::size_t size) {
-  const auto* next = static_cast<const char*>(bytes);
-  while (size > 0) {
-    const ssize_t written = files_.write(file_, next, std::min(size, kMaxWrite));
-    if (written < 0 && errno == EINTR) continue;
-    if (written < 0) throw_file_error(path_, "cannot be written");
-    next += written;
-    size -= static_cast<std::size_t>(written);
-  }
+  if (!write_all(file_, static_cast<const char*>(bytes), size, files_)) throw_file_error(path_, "cannot be written");
 }
 
 void OutputFile::finish() {

@@ -6,8 +6,8 @@
 #include <map>
 #include <utility>
 
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

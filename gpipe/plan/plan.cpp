@@ -9,8 +9,8 @@
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

@@ -10,8 +10,8 @@
 
 #include "gpipe/error.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/text/json.h"
 #include "gpipe/text/json_record.h"
-#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {

@@ -8,8 +8,8 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "gpipe/text/json.h"
 #include "gpipe/text/json_record.h"
-#include "gpipe/text/json_text.h"
 #include "gpipe/text/require.h"
 
 namespace gpipe {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

@@ -3,8 +3,8 @@
 
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/stage_rematerialization.h"
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {

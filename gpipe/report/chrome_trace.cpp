@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "gpipe/report/chart.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
 
 namespace gpipe {
 namespace {

@@ -9,9 +9,9 @@
 #include "gpipe/error.h"
 #include "gpipe/report/chart.h"
 #include "gpipe/text/byte_text.h"
-#include "gpipe/text/json_text.h"
+#include "gpipe/text/json.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/table.h"
 #include "gpipe/text/utf8.h"
 
 namespace gpipe {

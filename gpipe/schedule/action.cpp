@@ -2,39 +2,21 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 namespace gpipe {
+namespace {
 
-char letter(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return 'F';
-    case ActionKind::kRecompute:
-      return 'R';
-    case ActionKind::kBackward:
-      return 'B';
-    case ActionKind::kInputGrad:
-      return 'I';
-    case ActionKind::kWeightGrad:
-      return 'W';
-  }
-  return '?';
-}
+// By ActionKind.
+constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W'};
+constexpr std::array<const char*, kNumActionKinds> kNames = {"forward", "recompute", "backward", "input gradient",
+                                                             "weight gradient"};
 
-const char* name(ActionKind kind) {
-  switch (kind) {
-    case ActionKind::kForward:
-      return "forward";
-    case ActionKind::kRecompute:
-      return "recompute";
-    case ActionKind::kBackward:
-      return "backward";
-    case ActionKind::kInputGrad:
-      return "input gradient";
-    case ActionKind::kWeightGrad:
-      return "weight gradient";
-  }
-  return "unknown";
-}
+}  // namespace
+
+char letter(ActionKind kind) { return kLetters.at(static_cast<std::size_t>(kind)); }
+
+const char* name(ActionKind kind) { return kNames.at(static_cast<std::size_t>(kind)); }
 
 std::string to_string(const Action& action) {
   return fmt::format("{}{}{}", action.stage, letter(action.kind), action.micro_batch);

@@ -2,28 +2,17 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <array>
+#include <set>
+#include <utility>
 
 #include "gpipe/error.h"
 
 namespace gpipe {
 namespace {
 
-const char* name(FlowKind kind) {
-  switch (kind) {
-    case FlowKind::kActivation:
-      return "activation";
-    case FlowKind::kGradient:
-      return "gradient";
-    case FlowKind::kSkip:
-      return "skip";
-    case FlowKind::kSkipGradient:
-      return "skip gradient";
-    case FlowKind::kTie:
-      return "tie";
-  }
-  return "unknown";
-}
+constexpr std::array<const char*, 5> kNames = {"activation", "gradient", "skip", "skip gradient",
+                                               "tie"};  // by FlowKind
 
 void check_stage(const Schedule& schedule, const char* what, int stage) {
   if (stage < 0 || stage >= schedule.num_stages) {
@@ -39,8 +28,11 @@ int add_flow(FlowTable& table, const Schedule& schedule, const Flow& flow) {
   return static_cast<int>(table.flows.size()) - 1;
 }
 
-// The skips between different stages, each pair of stages once, in ascending order.
-std::vector<SkipRoute> distinct(const Schedule& schedule, std::vector<SkipRoute> skips) {
+// Pairs of different stages, each once, in ascending order.
+using StagePairs = std::set<std::pair<int, int>>;
+
+StagePairs skip_pairs(const Schedule& schedule, const std::vector<SkipRoute>& skips) {
+  StagePairs pairs;
   for (const SkipRoute& skip : skips) {
     check_stage(schedule, "a skip", skip.from_stage);
     check_stage(schedule, "a skip", skip.to_stage);
@@ -49,36 +41,25 @@ std::vector<SkipRoute> distinct(const Schedule& schedule, std::vector<SkipRoute>
           fmt::format("a skip goes from stage {} back to stage {}; it must be stashed before it is popped",
                       skip.from_stage, skip.to_stage));
     }
+    if (skip.from_stage != skip.to_stage) pairs.insert({skip.from_stage, skip.to_stage});
   }
-  const auto key = [](const SkipRoute& skip) { return std::pair(skip.from_stage, skip.to_stage); };
-  std::sort(skips.begin(), skips.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  skips.erase(std::unique(skips.begin(), skips.end(), [&](const auto& a, const auto& b) { return key(a) == key(b); }),
-              skips.end());
-  skips.erase(
-      std::remove_if(skips.begin(), skips.end(), [](const auto& skip) { return skip.from_stage == skip.to_stage; }),
-      skips.end());
-  return skips;
+  return pairs;
 }
 
-// The same for ties.
-std::vector<TieRoute> distinct(const Schedule& schedule, std::vector<TieRoute> ties) {
+StagePairs tie_pairs(const Schedule& schedule, const std::vector<TieRoute>& ties) {
+  StagePairs pairs;
   for (const TieRoute& tie : ties) {
     check_stage(schedule, "a tie", tie.owner);
     check_stage(schedule, "a tie", tie.stage);
+    if (tie.owner != tie.stage) pairs.insert({tie.owner, tie.stage});
   }
-  const auto key = [](const TieRoute& tie) { return std::pair(tie.owner, tie.stage); };
-  std::sort(ties.begin(), ties.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
-  ties.erase(std::unique(ties.begin(), ties.end(), [&](const auto& a, const auto& b) { return key(a) == key(b); }),
-             ties.end());
-  ties.erase(std::remove_if(ties.begin(), ties.end(), [](const auto& tie) { return tie.owner == tie.stage; }),
-             ties.end());
-  return ties;
+  return pairs;
 }
 
 }  // namespace
 
 std::string to_string(const Flow& flow) {
-  return fmt::format("{} {} -> {}", name(flow.kind), flow.source, flow.destination);
+  return fmt::format("{} {} -> {}", kNames.at(static_cast<std::size_t>(flow.kind)), flow.source, flow.destination);
 }
 
 FlowTable make_flow_table(const Schedule& schedule, const Routes& routes) {
@@ -102,15 +83,15 @@ FlowTable make_flow_table(const Schedule& schedule, const Routes& routes) {
     add_forward(FlowKind::kActivation, stage, stage + 1);
     add_backward(FlowKind::kGradient, stage + 1, stage);
   }
-  for (const SkipRoute& skip : distinct(schedule, routes.skips)) {
-    add_forward(FlowKind::kSkip, skip.from_stage, skip.to_stage);
-    add_backward(FlowKind::kSkipGradient, skip.to_stage, skip.from_stage);
+  for (const auto& [from, to] : skip_pairs(schedule, routes.skips)) {
+    add_forward(FlowKind::kSkip, from, to);
+    add_backward(FlowKind::kSkipGradient, to, from);
   }
-  for (const TieRoute& tie : distinct(schedule, routes.ties)) {
+  for (const auto& [owner, stage] : tie_pairs(schedule, routes.ties)) {
     if (!backward) continue;
-    const int flow = add_flow(table, schedule, {FlowKind::kTie, tie.stage, tie.owner});
-    table.stages[tie.stage].step_outputs.push_back(flow);
-    table.step_inputs[schedule.worker_of_stage[tie.owner]].push_back(flow);
+    const int flow = add_flow(table, schedule, {FlowKind::kTie, stage, owner});
+    table.stages[stage].step_outputs.push_back(flow);
+    table.step_inputs[schedule.worker_of_stage[owner]].push_back(flow);
   }
   return table;
 }

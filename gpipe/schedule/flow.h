@@ -63,6 +63,18 @@ struct FlowTable {
   std::vector<std::vector<int>> step_inputs;  // taken by each worker after its last action
   // Both ends on one worker: handed over in place, so a full flow never makes its sender wait.
   bool is_local(int flow) const { return source_worker[flow] == destination_worker[flow]; }
+  // What the action takes from, and puts to; not what it puts once a step.
+  const std::vector<int>& inputs(const Action& action) const {
+    const Stage& stage = stages[action.stage];
+    if (action.kind == ActionKind::kForward) return stage.forward_inputs;
+    return makes_input_grad(action.kind) ? stage.backward_inputs : none;
+  }
+  const std::vector<int>& outputs(const Action& action) const {
+    const Stage& stage = stages[action.stage];
+    if (action.kind == ActionKind::kForward) return stage.forward_outputs;
+    return makes_input_grad(action.kind) ? stage.backward_outputs : none;
+  }
+  static inline const std::vector<int> none;
 };
 
 // REQUIRES: every stage has a worker. Throws InvalidArgument for a route to a stage that does not exist or a skip

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "gpipe/schedule/long_schedule.h"
-#include "gpipe/text/wide_bytes.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 namespace {
@@ -21,8 +21,10 @@ Program program_of(const LongSchedule& schedule) {
 }
 
 // What is held after a round that was played so many times more.
-void hold_more(std::int64_t& held, std::int64_t before, std::int64_t times) { held += (held - before) * times; }
-void hold_more(WideBytes& held, WideBytes before, std::int64_t times) { held += (held - before) * times; }
+template <typename Count>
+void hold_more(Count& held, const Count& before, std::int64_t times) {
+  held += (held - before) * times;
+}
 void hold_more(std::vector<Live>& held, const std::vector<Live>& before, std::int64_t times) {
   const auto more = [times](int now, int then) { return static_cast<int>(now + (now - then) * times); };
   for (std::size_t stage = 0; stage < held.size(); ++stage) {

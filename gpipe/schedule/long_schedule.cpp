@@ -16,26 +16,33 @@ namespace {
 // it.
 constexpr double kFewActions = 20'000;
 
+// Where all workers are, and the messages that wait, by stage.
+struct Cut {
+  std::vector<int> positions;
+  std::vector<int> forwards;   // activations for the stage
+  std::vector<int> gradients;  // gradients for it
+  std::size_t end_of_order = 0;
+};
+
 // Goes through a schedule by need: an action runs once something behind it wants what it makes. So each worker is never
 // further than it has to be.
 class NeedOrder {
  public:
   explicit NeedOrder(const Schedule& schedule)
       : schedule_(schedule),
-        positions_(schedule.num_workers(), 0),
-        forwards_(schedule.num_stages, 0),
-        gradients_(schedule.num_stages, 0) {
+        at_{std::vector<int>(schedule.num_workers()), std::vector<int>(schedule.num_stages),
+            std::vector<int>(schedule.num_stages)} {
     order_.reserve(static_cast<std::size_t>(schedule.num_actions()));
   }
 
   // The worker's actions in front of `index`, and all that they need. False if the schedule cannot run.
   bool play(int worker, int index) {
     std::vector<int> waiting;  // workers, each for the next one; a stack of our own, because there may be thousands
-    while (positions_[worker] < index) {
+    while (at_.positions[worker] < index) {
       waiting.assign(1, worker);
       while (!waiting.empty()) {
         const std::vector<Action>& actions = schedule_.workers[waiting.back()];
-        const int position = positions_[waiting.back()];
+        const int position = at_.positions[waiting.back()];
         if (position == static_cast<int>(actions.size())) return false;
         const std::optional<int> source = awaited_stage(actions[position]);
         if (source) {
@@ -44,17 +51,15 @@ class NeedOrder {
           continue;
         }
         run(actions[position]);
-        order_.push_back({waiting.back(), positions_[waiting.back()]++});
+        order_.push_back({waiting.back(), at_.positions[waiting.back()]++});
+        ++at_.end_of_order;
         waiting.pop_back();
       }
     }
     return true;
   }
 
-  const std::vector<int>& positions() const { return positions_; }
-  // Messages that wait, by stage: activations for it, gradients for it.
-  const std::vector<int>& forwards() const { return forwards_; }
-  const std::vector<int>& gradients() const { return gradients_; }
+  const Cut& at() const { return at_; }
   std::vector<LongSchedule::Step>& order() { return order_; }
 
  private:
@@ -66,23 +71,21 @@ class NeedOrder {
 
   // The stage whose message has to come before the action can run; none if it is there.
   std::optional<int> awaited_stage(const Action& action) const {
-    if (takes_activation(action) && forwards_[action.stage] == 0) return action.stage - 1;
-    if (takes_gradient(action) && gradients_[action.stage] == 0) return action.stage + 1;
+    if (takes_activation(action) && at_.forwards[action.stage] == 0) return action.stage - 1;
+    if (takes_gradient(action) && at_.gradients[action.stage] == 0) return action.stage + 1;
     return std::nullopt;
   }
 
   void run(const Action& action) {
-    if (takes_activation(action)) --forwards_[action.stage];
-    if (takes_gradient(action)) --gradients_[action.stage];
+    if (takes_activation(action)) --at_.forwards[action.stage];
+    if (takes_gradient(action)) --at_.gradients[action.stage];
     const bool is_a_forward = action.kind == ActionKind::kForward;
-    if (is_a_forward && action.stage + 1 < schedule_.num_stages) ++forwards_[action.stage + 1];
-    if (makes_input_grad(action.kind) && action.stage > 0) ++gradients_[action.stage - 1];
+    if (is_a_forward && action.stage + 1 < schedule_.num_stages) ++at_.forwards[action.stage + 1];
+    if (makes_input_grad(action.kind) && action.stage > 0) ++at_.gradients[action.stage - 1];
   }
 
   const Schedule& schedule_;
-  std::vector<int> positions_;
-  std::vector<int> forwards_;
-  std::vector<int> gradients_;
+  Cut at_;
   std::vector<LongSchedule::Step> order_;
 };
 
@@ -103,14 +106,6 @@ Action milestone_of(const Schedule& schedule, int micro_batch) {
   if (!schedule.has_backward()) return {ActionKind::kForward, schedule.num_stages - 1, micro_batch};
   return {schedule.splits_backward() ? ActionKind::kInputGrad : ActionKind::kBackward, 0, micro_batch};
 }
-
-// Where all workers are at a milestone.
-struct Cut {
-  std::vector<int> positions;
-  std::vector<int> forwards;
-  std::vector<int> gradients;
-  std::size_t end_of_order = 0;
-};
 
 bool is_same_state(const Cut& a, const Cut& b) { return a.forwards == b.forwards && a.gradients == b.gradients; }
 
@@ -151,18 +146,14 @@ Counts count_rounds(const LongSchedule& schedule) {
 
 // Together, the rounds of all phases have every action once for each micro-batch of the period.
 bool are_complete(const LongSchedule& schedule) {
+  const std::int64_t period = schedule.period;
   const bool splits = schedule.written.splits_backward();
-  const bool has_whole_backward = schedule.written.has_backward() && !splits;
-  for (const auto& stage : count_rounds(schedule)) {
-    const std::int64_t period = schedule.period;
-    const auto is = [&](ActionKind kind, std::int64_t expected) {
-      return stage[static_cast<std::size_t>(kind)] == expected;
-    };
-    const bool backwards = is(ActionKind::kBackward, has_whole_backward ? period : 0) &&
-                           is(ActionKind::kInputGrad, splits ? period : 0) &&
-                           is(ActionKind::kWeightGrad, splits ? period : 0);
-    const bool recomputes = is(ActionKind::kRecompute, 0) || is(ActionKind::kRecompute, period);
-    if (!is(ActionKind::kForward, period) || !backwards || !recomputes) return false;
+  const std::int64_t split = splits ? period : 0;
+  const std::int64_t whole = schedule.written.has_backward() && !splits ? period : 0;
+  for (const auto& [forwards, recomputes, backwards, input_grads, weight_grads] : count_rounds(schedule)) {
+    const bool is_recomputed_or_not = recomputes == 0 || recomputes == period;
+    if (forwards != period || !is_recomputed_or_not) return false;
+    if (backwards != whole || input_grads != split || weight_grads != split) return false;
   }
   return true;
 }
@@ -177,7 +168,7 @@ bool add_round(LongSchedule& schedule, NeedOrder& order) {
   for (int number = 0; number < 3; ++number) {
     const int index = index_of(written.workers[worker], later(milestone, (number - 1) * schedule.period));
     if (index < 0 || !order.play(worker, index + 1)) return false;
-    cuts[number] = {order.positions(), order.forwards(), order.gradients(), order.order().size()};
+    cuts[number] = order.at();
   }
   if (!repeats(written, cuts, schedule.period)) return false;
   schedule.rounds.push_back(

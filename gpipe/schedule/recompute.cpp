@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,12 +14,15 @@
 namespace gpipe {
 namespace {
 
+constexpr std::array<const char*, 4> kNames = {"always", "except-last", "never", "auto"};  // by Recompute
+
 void check_chosen(Recompute mode) {
   if (mode != Recompute::kAuto) return;
   throw InvalidArgument(
       "recompute is auto, which only a plan can choose; take the modes from it, or give always, except-last or never");
 }
 
+// `mode_of(stage)` is how that stage recomputes.
 template <typename ModeOf>
 Schedule insert(Schedule schedule, const ModeOf& mode_of) {
   const int last = schedule.num_micro_batches - 1;
@@ -41,27 +46,12 @@ Schedule insert(Schedule schedule, const ModeOf& mode_of) {
 
 }  // namespace
 
-const char* name(Recompute mode) {
-  switch (mode) {
-    case Recompute::kAlways:
-      return "always";
-    case Recompute::kExceptLast:
-      return "except-last";
-    case Recompute::kNever:
-      return "never";
-    case Recompute::kAuto:
-      return "auto";
-  }
-  return "unknown";
-}
+const char* name(Recompute mode) { return kNames.at(static_cast<std::size_t>(mode)); }
 
 Recompute parse_recompute(std::string_view word) {
-  std::vector<std::string> names;
-  for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever, Recompute::kAuto}) {
-    if (word == name(mode)) return mode;
-    names.push_back(name(mode));
-  }
-  const std::string nearest = nearest_name(word, names);
+  const auto* const found = std::find(kNames.begin(), kNames.end(), word);
+  if (found != kNames.end()) return static_cast<Recompute>(found - kNames.begin());
+  const std::string nearest = nearest_name(word, {kNames.begin(), kNames.end()});
   throw InvalidArgument(
       fmt::format("there is no recompute mode \"{}\"{} The modes are always, except-last, never and auto", word,
                   nearest.empty() ? "." : fmt::format(": did you mean {}?", nearest)));

@@ -131,17 +131,7 @@ class TokenGame {
 
   const std::vector<int>& inputs(int worker, int index) const {
     const auto& actions = schedule_.workers[worker];
-    if (index == static_cast<int>(actions.size())) return table_.step_inputs[worker];
-    const Action& action = actions[index];
-    const FlowTable::Stage& stage = table_.stages[action.stage];
-    if (action.kind == ActionKind::kForward) return stage.forward_inputs;
-    return makes_input_grad(action.kind) ? stage.backward_inputs : none_;
-  }
-
-  const std::vector<int>& outputs(const Action& action) const {
-    const FlowTable::Stage& stage = table_.stages[action.stage];
-    if (action.kind == ActionKind::kForward) return stage.forward_outputs;
-    return makes_input_grad(action.kind) ? stage.backward_outputs : none_;
+    return index < static_cast<int>(actions.size()) ? table_.inputs(actions[index]) : table_.step_inputs[worker];
   }
 
   bool is_last_weight_grad(const Action& action) const {
@@ -223,9 +213,9 @@ class TokenGame {
 
   bool put(int index, Worker& worker) {
     const Action& action = schedule_.workers[index][worker.index];
-    const std::vector<int>& flows = outputs(action);
+    const std::vector<int>& flows = table_.outputs(action);
     const bool last = is_last_weight_grad(action);
-    const std::vector<int>& step_flows = last ? table_.stages[action.stage].step_outputs : none_;
+    const std::vector<int>& step_flows = last ? table_.stages[action.stage].step_outputs : FlowTable::none;
     if (!has_room(worker, flows) || !has_room(worker, step_flows)) return false;
     put_all(index, flows);
     put_all(index, step_flows);
@@ -259,12 +249,13 @@ class TokenGame {
   std::vector<int> weight_grads_left_;  // per stage
   std::vector<int> runnable_;
   int num_finished_ = 0;
-  const std::vector<int> none_;
 };
 
-// A player that keeps no score: does the game come to its end?
+// A player that keeps no score, for others to begin with: does the game come to its end?
+struct NoToken {};
+template <typename TokenType = NoToken>
 struct Spectator {
-  struct Token {};
+  using Token = TokenType;
   void take(int, int, const Token&) {}
   void start(int, int) {}
   Token slot(int, int) { return {}; }

@@ -13,9 +13,8 @@
 #include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/plan_trials.h"
 #include "gpipe/text/byte_text.h"
+#include "gpipe/text/layout.h"
 #include "gpipe/text/require.h"
-#include "gpipe/text/table.h"
-#include "gpipe/text/wide_bytes.h"
 
 namespace gpipe {
 namespace {
@@ -374,11 +373,16 @@ std::string explain(const PlanSearch& search) {
   std::vector<std::vector<std::string>> rows;
   for (const PlanCandidate& candidate : search.candidates) {
     const bool fits = candidate.missing_bytes == 0;
-    rows.push_back({fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
-                    fmt::format("{}", candidate.num_micro_batches), candidate.schedule,
-                    fmt::format("{}", candidate.chunks), candidate.recompute,
-                    fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
-                         : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))});
+    std::vector<std::string> row = {
+        fits ? fmt::format("{:.6g} s", candidate.step_seconds) : "-",
+        fmt::format("{}", candidate.num_micro_batches),
+        candidate.schedule,
+        fmt::format("{}", candidate.chunks),
+        candidate.recompute,
+        fits ? fmt::format("{}, worker {}", byte_text(candidate.fullest_bytes), candidate.fullest_worker)
+             : fmt::format("does not fit: lacks {}", byte_text(candidate.missing_bytes))};
+    // Partitions that come to the same have one row.
+    if (rows.empty() || rows.back() != row) rows.push_back(std::move(row));
   }
   return to_table(columns, rows);
 }

@@ -4,9 +4,8 @@
 #include <cmath>
 #include <limits>
 
-#include "gpipe/schedule/deadlock.h"
 #include "gpipe/schedule/liveness.h"
-#include "gpipe/schedule/structure.h"
+#include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/token_game.h"
 #include "gpipe/simulate/cost_table.h"
 #include "gpipe/text/require.h"

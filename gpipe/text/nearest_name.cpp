@@ -7,11 +7,11 @@ namespace gpipe {
 namespace {
 
 // ASCII only: names are ours, and the locale must not change an answer.
-char lower(char letter) { return letter >= 'A' && letter <= 'Z' ? static_cast<char>(letter - 'A' + 'a') : letter; }
-
 std::string lower(std::string_view name) {
   std::string folded(name);
-  std::transform(folded.begin(), folded.end(), folded.begin(), [](char letter) { return lower(letter); });
+  for (char& letter : folded) {
+    if (letter >= 'A' && letter <= 'Z') letter = static_cast<char>(letter - 'A' + 'a');
+  }
   return folded;
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <nlohmann/json.hpp>
 
 #include "gpipe/text/utf8.h"
 
@@ -49,6 +50,13 @@ std::string printable(std::string_view text) {
     }
   }
   return shown;
+}
+
+std::string quoted_name(std::string_view text, std::size_t most_bytes) {
+  const nlohmann::json head = std::string(text.substr(0, most_bytes));
+  const std::string shown =
+      printable(head.dump(-1, ' ', /*ensure_ascii=*/false, nlohmann::json::error_handler_t::ignore));
+  return text.size() > most_bytes ? shown + "..." : shown;
 }
 
 }  // namespace gpipe

@@ -1,6 +1,7 @@
 // Text of unknown origin, fit to be shown on a terminal.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <string_view>
 
@@ -10,5 +11,8 @@ namespace gpipe {
 // characters that are not seen but change how others are shown, such as those that reverse the direction of writing:
 // "\u202e". In JSON, where the former cannot stand, that means the same as before.
 std::string printable(std::string_view text);
+
+// In quotes, as messages show it: as JSON writes it, and fit to be printed; cut if it has more bytes than that.
+std::string quoted_name(std::string_view text, std::size_t most_bytes = 100);
 
 }  // namespace gpipe

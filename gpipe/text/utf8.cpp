@@ -23,13 +23,10 @@ bool fits_second(unsigned lead, unsigned second) {
   return second >= least && second <= greatest;
 }
 
-bool is_ascii_whitespace(std::uint32_t code) {
-  return code == ' ' || (code >= '\t' && code <= '\r') || (code >= 0x1c && code <= 0x1f);
-}
-
-bool is_wide_whitespace(std::uint32_t code) {
-  return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
-         code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+bool is_whitespace(std::uint32_t code) {
+  return code == ' ' || (code >= '\t' && code <= '\r') || (code >= 0x1c && code <= 0x1f) || code == 0x85 ||
+         code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 || code == 0x2029 ||
+         code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
 bool is_control(std::uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
@@ -82,7 +79,7 @@ std::string repaired_utf8(std::string_view text, std::size_t* num_replaced) {
 
 std::size_t whitespace_bytes(std::string_view text, std::size_t at) {
   const auto [code_point, num_bytes] = utf8_character(text, at);
-  return num_bytes > 0 && (is_ascii_whitespace(code_point) || is_wide_whitespace(code_point)) ? num_bytes : 0;
+  return num_bytes > 0 && is_whitespace(code_point) ? num_bytes : 0;
 }
 
 std::string_view without_trailing_whitespace(std::string_view text) {

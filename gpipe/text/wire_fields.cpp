@@ -4,7 +4,6 @@
 
 #include <cstring>
 #include <set>
-#include <type_traits>
 #include <utility>
 
 #include "gpipe/error.h"
@@ -21,13 +20,6 @@ void put(std::string& bytes, Unsigned value) {
   for (std::size_t byte = 0; byte < sizeof value; ++byte) bytes += static_cast<char>(value >> (8 * byte) & 0xff);
 }
 
-std::uint64_t bits_of(std::int64_t value) { return static_cast<std::uint64_t>(value); }
-std::uint64_t bits_of(double value) {
-  std::uint64_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return bits;
-}
-
 std::uint32_t length_of(std::size_t length) {
   if (length > WireLimits::kMostBytes) refuse("it is too long");
   return static_cast<std::uint32_t>(length);
@@ -42,10 +34,15 @@ void put_values(std::string& bytes, const std::vector<std::string>& texts) {
   }
 }
 
+// Integers and doubles keep their bits.
 template <typename Number>
 void put_values(std::string& bytes, const std::vector<Number>& numbers) {
   put(bytes, length_of(numbers.size()));
-  for (const Number number : numbers) put(bytes, bits_of(number));
+  for (const Number number : numbers) {
+    std::uint64_t bits = 0;
+    std::memcpy(&bits, &number, sizeof bits);
+    put(bytes, bits);
+  }
 }
 
 void put_values(std::string& bytes, TensorCount tensors) { put(bytes, tensors.count); }
@@ -91,14 +88,10 @@ void take_values(Cursor& cursor, std::vector<std::string>& texts) {
   for (std::size_t index = 0; index < count; ++index) texts.emplace_back(cursor.take(cursor.number<std::uint32_t>()));
 }
 
-void take_values(Cursor& cursor, std::vector<std::int64_t>& integers) {
-  integers.resize(cursor.count(sizeof(std::uint64_t)));
-  for (std::int64_t& integer : integers) integer = static_cast<std::int64_t>(cursor.number<std::uint64_t>());
-}
-
-void take_values(Cursor& cursor, std::vector<double>& numbers) {
+template <typename Number>
+void take_values(Cursor& cursor, std::vector<Number>& numbers) {
   numbers.resize(cursor.count(sizeof(std::uint64_t)));
-  for (double& number : numbers) {
+  for (Number& number : numbers) {
     const auto bits = cursor.number<std::uint64_t>();
     std::memcpy(&number, &bits, sizeof number);
   }

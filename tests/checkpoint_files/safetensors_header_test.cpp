@@ -1,6 +1,4 @@
 // Whatever is not a sound file is refused by its header, and what is accepted is within the file.
-#include "gpipe/checkpoint_files/safetensors_header.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,7 +9,7 @@
 #include <numeric>
 #include <random>
 
-#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "tests/checkpoint_files/largest_allocation.h"
 
 namespace gpipe {

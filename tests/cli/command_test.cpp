@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
+#include <sstream>
 #include <string>
 
-#include "cli/option_names.h"
+#include "cli/failure.h"
 #include "run_command.h"
 #include "tests/os/scratch.h"
 
@@ -78,6 +79,8 @@ TEST(Command, ListsTheCommandsWhenNoneIsNear) {
   expect_bad_usage(outcome, "unknown command 'frobnicate'",
                    "the commands are schedule, check, simulate, plan, bleu, launch, doctor");
   EXPECT_THAT(outcome.err, Not(HasSubstr("did you mean")));
+  std::istringstream lines(outcome.err);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
 
 TEST(Command, AnswersAnUnknownOptionWithTheNearestOne) {

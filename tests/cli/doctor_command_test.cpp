@@ -1,9 +1,10 @@
+#include "cli/doctor_command.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 
-#include "cli/machine.h"
 #include "run_command.h"
 
 namespace gpipe::cli {

@@ -210,6 +210,9 @@ TEST_F(PlanCommand, SaysHowMuchMemoryIsMissingAndHowManyStagesWouldDo) {
   EXPECT_EQ(hopeless.exit_code, 1);
   EXPECT_THAT(hopeless.err, HasSubstr("no number of stages"));
   EXPECT_THAT(hopeless.err, Not(HasSubstr("--stages")));
+  EXPECT_THAT(hopeless.err, HasSubstr("try a larger --memory-limit, smaller micro-batches or --recompute auto\n"));
+  EXPECT_THAT(run({"--memory-limit", "1B", "--recompute", "auto"}).err,
+              HasSubstr("try a larger --memory-limit or smaller micro-batches\n"));
 }
 
 TEST_F(PlanCommand, ReadsTheProfileFromStandardInput) {

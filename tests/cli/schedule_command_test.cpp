@@ -186,6 +186,13 @@ TEST(ScheduleCommand, TheGanttIsAsWideAsAskedFor) {
   }
 }
 
+TEST(ScheduleCommand, RefusesAWidthOfWhatIsNoGantt) {
+  const Arguments arguments = {"schedule", "1f1b", "--stages", "2", "--micro-batches", "2", "--width", "72"};
+  const Outcome outcome = run_gpipe(arguments);
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_EQ(outcome.err, "gpipe: --width is about --format gantt\n  add that, or leave --width out\n");
+}
+
 TEST(ScheduleCommand, DrawsASvg) {
   const Outcome outcome = run_gpipe(schedule("zb-v", {"--format", "svg"}));
   EXPECT_EQ(outcome.exit_code, 0);

@@ -49,6 +49,14 @@ else()
   # Found where it was not installed to: the package can be moved.
   file(RENAME ${WORK_DIR}/installed ${WORK_DIR}/moved)
   set(where -DCMAKE_PREFIX_PATH=${WORK_DIR}/moved -DGPIPE_COMPONENTS=${COMPONENTS})
+  # A component that there is none of: the refusal says why.
+  execute_process(COMMAND ${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/wrong -G ${GENERATOR}
+      -DCMAKE_PREFIX_PATH=${WORK_DIR}/moved -DGPIPE_COMPONENTS=wrong -DCMAKE_CXX_COMPILER=${CXX_COMPILER}
+    RESULT_VARIABLE result ERROR_VARIABLE said OUTPUT_QUIET)
+  string(REGEX REPLACE "[ \n]+" " " said "${said}")
+  if(result EQUAL 0 OR NOT said MATCHES "there is no component 'wrong'")
+    message(FATAL_ERROR "find_package(gpipe COMPONENTS wrong) says: ${said}")
+  endif()
 endif()
 
 run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G ${GENERATOR} ${where}

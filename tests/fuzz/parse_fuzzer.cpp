@@ -8,8 +8,7 @@
 #include <string_view>
 
 #include "gpipe/checkpoint_files/manifest.h"
-#include "gpipe/checkpoint_files/safetensors_header.h"
-#include "gpipe/checkpoint_files/safetensors_index.h"
+#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"

@@ -13,7 +13,7 @@
 #include <filesystem>
 
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
-#include "gpipe/os/host_name.h"
+#include "gpipe/os/network.h"
 #include "tests/os/scratch.h"
 
 namespace gpipe {

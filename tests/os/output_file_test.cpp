@@ -10,10 +10,8 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/os/mapped_file.h"
-#include "gpipe/os/opened_file.h"
-#include "gpipe/os/paths.h"
-#include "gpipe/os/pipe.h"
+#include "gpipe/os/file_descriptor.h"
+#include "gpipe/os/input_file.h"
 #include "tests/os/scratch.h"
 
 namespace gpipe {

@@ -1,6 +1,4 @@
 // What is no plain file is never replaced.
-#include "gpipe/os/output_path.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>

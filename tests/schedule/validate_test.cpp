@@ -29,8 +29,8 @@ ScheduleError refusal(const std::string& text, const ValidateOptions& options = 
 
 bool is_live(const Schedule& schedule, const Routes& routes, const std::vector<int>& capacities) {
   const FlowTable table = make_flow_table(schedule, routes);
-  Spectator spectator;
-  return TokenGame<Spectator>(schedule, table, {capacities, false}, spectator).run();
+  Spectator<> spectator;
+  return TokenGame<Spectator<>>(schedule, table, {capacities, false}, spectator).run();
 }
 
 std::vector<int> live_capacities_of(const Certificate& certificate) {

@@ -373,6 +373,9 @@ TEST(Planner, ExplainsItsChoiceBestFirst) {
   const std::string first = text.substr(text.find('\n') + 1);
   EXPECT_THAT(first.substr(0, first.find('\n')), AllOf(HasSubstr(search.best.schedule), HasSubstr("worker")));
   EXPECT_EQ(explain(search_plans(equal_layers(4), options)), text);
+  PlanSearch twice = search;
+  twice.candidates.insert(twice.candidates.begin(), twice.candidates.front());
+  EXPECT_EQ(explain(twice), text) << "what says the same is said once";
 }
 
 TEST(Planner, SaysWhatTheNearestCandidateLacks) {

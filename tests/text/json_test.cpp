@@ -1,12 +1,11 @@
 // JSON that others wrote is read strictly, within limits, and every refusal says where.
+#include "gpipe/text/json.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
-
-#include "gpipe/text/json_document.h"
-#include "gpipe/text/json_text.h"
 
 namespace gpipe {
 namespace {

@@ -1,6 +1,6 @@
-#include "gpipe/text/quoted_name.h"
-
 #include <gtest/gtest.h>
+
+#include "gpipe/text/printable.h"
 
 namespace gpipe {
 namespace {

@@ -1,8 +1,6 @@
-#include "gpipe/text/table.h"
-
 #include <gtest/gtest.h>
 
-#include "gpipe/text/wrap.h"
+#include "gpipe/text/layout.h"
 
 namespace gpipe {
 namespace {

@@ -15,7 +15,7 @@
 #include "gpipe/launch/world.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/model/tie.h"
-#include "gpipe/schedule/proven_schedule.h"
+#include "gpipe/schedule/proof.h"
 #include "gpipe/transport/fingerprint.h"
 #include "gpipe/transport/packet.h"
 #include "gpipe/transport/wire_record.h"

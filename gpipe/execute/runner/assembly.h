@@ -10,7 +10,7 @@
 #include "gpipe/execute/split/split.h"
 #include "gpipe/execute/stage/stage.h"
 #include "gpipe/interpret/executor.h"
-#include "gpipe/schedule/proven_schedule.h"
+#include "gpipe/schedule/proof.h"
 
 namespace gpipe::detail {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "gpipe/schedule/generators.h"
-#include "gpipe/schedule/generators/placement.h"
+#include "gpipe/schedule/generators/parts.h"
 
 namespace gpipe::schedules {
 namespace {

@@ -5,8 +5,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/schedule/generators.h"
-#include "gpipe/schedule/generators/placement.h"
-#include "gpipe/schedule/generators/weight_grad_fill.h"
+#include "gpipe/schedule/generators/parts.h"
 
 namespace gpipe::schedules {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-#include "gpipe/os/pipe.h"
+#include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/rank_listener.h"
 #include "gpipe/transport/c10d/store_message.h"
 

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "cli/launch/output_queue.h"
+#include "cli/launch/rank_output.h"
 #include "gpipe/os/file_descriptor.h"
 #include "run_command.h"
 #include "tests/cli/launch/running_command.h"
@@ -171,6 +171,13 @@ TEST(Launch, BadUsageIsToldByTheFirstRankAlone) {
   for (const char* other : {"[1] ", "[2] ", "[3] "}) EXPECT_THAT(outcome.err, Not(HasSubstr(other)));
   const std::size_t first = outcome.err.find("'four'");
   EXPECT_EQ(outcome.err.find("'four'", first + 1), std::string::npos) << outcome.err;
+}
+
+TEST(Launch, BadInputIsToldByTheFirstRankAlone) {
+  const Outcome outcome = launch({"-n", "3"}, "exec " GPIPE_COMMAND " schedule no-such --stages 2 --micro-batches 4");
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("[0] gpipe: there is no schedule \"no-such\""));
+  for (const char* other : {"[1] ", "[2] "}) EXPECT_THAT(outcome.err, Not(HasSubstr(other)));
 }
 
 TEST(Launch, BadUsageOfOneRankAloneIsToldByIt) {

@@ -1,11 +1,11 @@
-#include "cli/launch/line_cutter.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <random>
 #include <string>
 #include <vector>
+
+#include "cli/launch/rank_output.h"
 
 namespace gpipe::cli {
 namespace {

@@ -1,11 +1,10 @@
-#include "cli/launch/rank_environment.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <vector>
 
+#include "cli/launch/launch.h"
 #include "gpipe/launch/world.h"
 
 namespace gpipe::cli {
