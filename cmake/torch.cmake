@@ -34,14 +34,11 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/checkpoint_files.cpp
   gpipe/checkpoint/checkpoint_ranks.cpp
   gpipe/checkpoint/checkpoint_writer.cpp
-  gpipe/checkpoint/input_file.cpp
   gpipe/checkpoint/layer_names.cpp
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
-  gpipe/checkpoint/pipeline_weights.cpp
   gpipe/checkpoint/safetensors.cpp
-  gpipe/checkpoint/sampler_state.cpp
-  gpipe/checkpoint/scheduler_state.cpp
+  gpipe/checkpoint/resumed_parts.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
   gpipe/transport/on_host.cpp

@@ -9,7 +9,6 @@
 #include <functional>
 #include <limits>
 
-#include "gpipe/checkpoint/pipeline_weights.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
