@@ -41,7 +41,6 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/resumed_parts.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
-  gpipe/transport/on_host.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp
@@ -49,14 +48,13 @@ add_library(gpipe_torch STATIC
   gpipe/transport/fingerprint.cpp
   gpipe/transport/c10d/rank_listener.cpp
   gpipe/transport/c10d/handshake.cpp
+  gpipe/transport/c10d/meeting.cpp
   gpipe/transport/c10d/packet_header.cpp
   gpipe/transport/c10d/peers.cpp
-  gpipe/transport/c10d/proof.cpp
   gpipe/transport/c10d/proven_device.cpp
-  gpipe/transport/c10d/proven_store.cpp
   gpipe/transport/c10d/remote_flow.cpp
   gpipe/transport/c10d/socket.cpp
-  gpipe/transport/c10d/store_server.cpp
+  gpipe/transport/c10d/store.cpp
   gpipe/transport/c10d/failure_report.cpp
   gpipe/execute/all_ranks.cpp
   gpipe/execute/cut/chosen_stages.cpp

@@ -37,7 +37,7 @@ class LocalGroup : public Group {
   void check() const override {}
   bool has_failed() const override { return false; }
   [[noreturn]] void fail(std::exception_ptr error) override;
-  void leave() override {}
+  void leave(const std::function<void(const PeerError&)>& /*on_late_rank*/) override {}
 
  private:
   const World world_;

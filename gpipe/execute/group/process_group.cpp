@@ -261,7 +261,9 @@ bool ProcessGroup::has_failed() const { return peers_->has_failed(); }
 
 void ProcessGroup::fail(std::exception_ptr error) { peers_->fail(std::move(error)); }
 
-void ProcessGroup::leave() { peers_->leave_together(); }
+void ProcessGroup::leave(const std::function<void(const PeerError&)>& on_late_rank) {
+  peers_->leave_together(on_late_rank);
+}
 
 }  // namespace detail
 

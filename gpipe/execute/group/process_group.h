@@ -47,7 +47,7 @@ class ProcessGroup : public Group {
   void check() const override;
   bool has_failed() const override;
   [[noreturn]] void fail(std::exception_ptr error) override;
-  void leave() override;
+  void leave(const std::function<void(const PeerError&)>& on_late_rank) override;
 
  private:
   // In this rank's replica, or in another one.

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "gpipe/execute/model/registration_order.h"
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
