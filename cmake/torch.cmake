@@ -34,17 +34,13 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/checkpoint_files.cpp
   gpipe/checkpoint/checkpoint_ranks.cpp
   gpipe/checkpoint/checkpoint_writer.cpp
-  gpipe/checkpoint/input_file.cpp
   gpipe/checkpoint/layer_names.cpp
   gpipe/checkpoint/optimizer_state.cpp
   gpipe/checkpoint/parallel.cpp
-  gpipe/checkpoint/pipeline_weights.cpp
   gpipe/checkpoint/safetensors.cpp
-  gpipe/checkpoint/sampler_state.cpp
-  gpipe/checkpoint/scheduler_state.cpp
+  gpipe/checkpoint/resumed_parts.cpp
   gpipe/checkpoint/content_hash.cpp
   gpipe/checkpoint/weights.cpp
-  gpipe/transport/on_host.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp
@@ -52,14 +48,13 @@ add_library(gpipe_torch STATIC
   gpipe/transport/fingerprint.cpp
   gpipe/transport/c10d/rank_listener.cpp
   gpipe/transport/c10d/handshake.cpp
+  gpipe/transport/c10d/meeting.cpp
   gpipe/transport/c10d/packet_header.cpp
   gpipe/transport/c10d/peers.cpp
-  gpipe/transport/c10d/proof.cpp
   gpipe/transport/c10d/proven_device.cpp
-  gpipe/transport/c10d/proven_store.cpp
   gpipe/transport/c10d/remote_flow.cpp
   gpipe/transport/c10d/socket.cpp
-  gpipe/transport/c10d/store_server.cpp
+  gpipe/transport/c10d/store.cpp
   gpipe/transport/c10d/failure_report.cpp
   gpipe/execute/all_ranks.cpp
   gpipe/execute/cut/cut.cpp

@@ -5,8 +5,6 @@
 
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
-#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/resumed_parts.h"
 #include "gpipe/checkpoint/safetensors.h"
-#include "gpipe/checkpoint/sampler_state.h"
-#include "gpipe/checkpoint/scheduler_state.h"
 #include "gpipe/checkpoint/weights.h"

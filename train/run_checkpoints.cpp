@@ -12,7 +12,7 @@
 #include "data/data_error.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/optimizer_state.h"
-#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/launch/world.h"
@@ -69,14 +69,9 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
       writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
 
 void RunCheckpoints::lock(const Pipeline& pipeline) {
-  const auto take = [&] {
+  tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) {
     if (read_world().rank == 0) lock_ = lock_checkpoints(real_file_system(), options_.checkpoint_dir);
-  };
-  if (pipeline->world().size == 1) {
-    take();
-  } else {
-    tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) { take(); });
-  }
+  });
   if (lock_ == nullptr || lock_->problem().empty()) return;
   cli::print(fmt::format("note: {} cannot be locked ({}): see to it that no other training saves there\n",
                          options_.checkpoint_dir, lock_->problem()));

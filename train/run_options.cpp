@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdio>
+
 #include "cli/command.h"
 #include "cli/command_line.h"
 #include "cli/files.h"
@@ -206,7 +208,8 @@ PipelineOptions pipeline_options(const RunOptions& options) {
       .measure_memory(options.measure_memory)
       .memory_limit_bytes(options.memory_limit_bytes)
       .optimizer_slots(num_slots(options.trainer.optimizer))
-      .check_loss(true);
+      .check_loss(true)
+      .on_late_rank([](const PeerError& late) { std::fputs(fmt::format("note: {}\n", late.what()).c_str(), stderr); });
 }
 
 void check_run_options(const RunOptions& options) {

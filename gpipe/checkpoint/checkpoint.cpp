@@ -8,6 +8,7 @@
 #include <memory>
 #include <utility>
 
+#include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint/optimizer_state.h"
@@ -42,7 +43,7 @@ TrainingLayout layout_of(const PipelineImpl& pipeline) {
 
 void check_state(const TrainingState& state) {
   for (const auto& item : state.added) {
-    if (item.first.compare(0, std::string(kAddedPrefix).size(), kAddedPrefix) == 0) continue;
+    if (is_added(item.first)) continue;
     throw InvalidArgument(
         fmt::format("\"{}\" cannot be added to a checkpoint: such names begin with \"{}\"", item.first, kAddedPrefix));
   }
@@ -74,10 +75,8 @@ std::vector<std::pair<at::Tensor, at::Tensor>> prepare_weights(const Safetensors
     saved.erase(found);
   }
   for (const auto& item : saved) {
-    if (is_elsewhere(item.first)) continue;
-    if (item.first.compare(0, std::string(kAddedPrefix).size(), kAddedPrefix) != 0) {
-      fail(fmt::format("there is no place here for its \"{}\"", item.first));
-    }
+    if (is_elsewhere(item.first) || is_added(item.first)) continue;
+    fail(fmt::format("there is no place here for its \"{}\"", item.first));
   }
   return copies;
 }
@@ -90,9 +89,7 @@ TrainingState state_in(const Manifest& manifest, const Safetensors& content) {
   state.notes = manifest.notes;
   state.metadata = content.metadata;
   for (const auto& [name, tensor] : content.tensors) {
-    if (name.compare(0, std::string(kAddedPrefix).size(), kAddedPrefix) == 0) {
-      state.added.emplace_back(name, tensor.clone());
-    }
+    if (is_added(name)) state.added.emplace_back(name, tensor.clone());
   }
   return state;
 }
@@ -109,8 +106,7 @@ void warn_of_learning_rate(TrainingState& state, const std::vector<double>& made
   if (!state.learning_rate.empty() || state.learning_rates == made_with) return;
   state.warnings.push_back(fmt::format(
       "the learning rate is {}, as when the checkpoint was saved, and not {}, which the optimizer was made with, but "
-      "the "
-      "checkpoint does not hold what changed it: if a scheduler did, save its state as well (save_scheduler)",
+      "the checkpoint does not hold what changed it: if a scheduler did, save its state as well (save_scheduler)",
       fmt::join(state.learning_rates, ", "), fmt::join(made_with, ", ")));
 }
 
@@ -171,18 +167,28 @@ void apply(Prepared& prepared) {
   prepared.set_optimizer();
 }
 
-// What is known without a pipeline.
-Manifest manifest_of(const TrainingState& state, const OptimizerState& optimizer) {
-  Manifest manifest;
+// All of it in one shard.
+CheckpointSnapshot snapshot_of_module(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
+                                      const TrainingState& state) {
+  check_state(state);
+  OptimizerState optimizer_state = state_of(optimizer, module);
+  CheckpointSnapshot snapshot;
+  snapshot.metadata = state.metadata;
+  snapshot.shards.push_back({0, weights_of(module), std::move(optimizer_state.slots)});
+  NamedTensors& weights = snapshot.shards.front().weights;
+  weights.insert(weights.end(), state.added.begin(), state.added.end());
+  Manifest& manifest = snapshot.manifest;
   manifest.step = state.step;
+  manifest.pipeline_step = state.step;
   manifest.data_position = state.data_position;
   manifest.learning_rate = state.learning_rate;
   manifest.notes = state.notes;
   manifest.gpipe_version = library_version();
   manifest.libtorch_version = TORCH_VERSION;
-  manifest.optimizer = optimizer.type;
-  manifest.groups = optimizer.groups;
-  return manifest;
+  manifest.layout.schedule = "none";
+  manifest.optimizer = optimizer_state.type;
+  manifest.groups = std::move(optimizer_state.groups);
+  return snapshot;
 }
 
 void check_is_plain(const torch::nn::Module& module) {
@@ -196,57 +202,41 @@ void check_is_plain(const torch::nn::Module& module) {
 
 CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                const TrainingState& state) {
-  check_state(state);
+  CheckpointSnapshot snapshot = snapshot_of_module(*pipeline, optimizer, state);
   const LayerNames layers(*pipeline);
+  StageShard whole = std::move(snapshot.shards.front());
   std::vector<StageShard> shards(static_cast<std::size_t>(layers.num_stages()));
-  for (const auto& item : weights_of(*pipeline)) shards[layers.stage_of(item.first)].weights.push_back(item);
-  for (const auto& item : state.added) shards.front().weights.push_back(item);
-  OptimizerState optimizer_state = state_of(optimizer, *pipeline);
-  for (auto& slot : optimizer_state.slots) shards[layers.stage_of(slot.first)].slots.push_back(std::move(slot));
-  CheckpointSnapshot snapshot;
-  snapshot.metadata = state.metadata;
+  for (auto& weight : whole.weights) shards[layers.stage_of(weight.first)].weights.push_back(std::move(weight));
+  for (auto& slot : whole.slots) shards[layers.stage_of(slot.first)].slots.push_back(std::move(slot));
+  snapshot.shards.clear();
   snapshot.num_stages = layers.num_stages();
   for (int stage = 0; stage < layers.num_stages(); ++stage) {
     shards[stage].stage = stage;
     if (layers.saves_stage(stage)) snapshot.shards.push_back(std::move(shards[stage]));
   }
-
-  Manifest& manifest = snapshot.manifest;
-  manifest = manifest_of(state, optimizer_state);
-  manifest.pipeline_step = pipeline->step();
-  manifest.seed = pipeline->options().seed();
-  manifest.layout = layout_of(*pipeline);
-  to_json(manifest);  // throws before anything is written
+  snapshot.manifest.pipeline_step = pipeline->step();
+  snapshot.manifest.seed = pipeline->options().seed();
+  snapshot.manifest.layout = layout_of(*pipeline);
+  to_json(snapshot.manifest);  // throws before anything is written
   return snapshot;
 }
 
 SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapshot& snapshot,
                                const SaveOptions& options) {
   const auto start = Clock::now();
-  FileSystem& files = options.files != nullptr ? *options.files : real_file_system();
-  Manifest manifest = snapshot.manifest;
-  SavedCheckpoint saved;
+  FileSystem& files = options.file_system();
   const std::shared_ptr<const FileLock> lock = lock_checkpoints(files, folder);
-  saved.not_locked = lock->problem();
-  const std::string temporary = begin_checkpoint(files, folder, manifest.step);
+  const std::string temporary = begin_checkpoint(files, folder, snapshot.manifest.step);
+  SavedCheckpoint saved;
   try {
-    std::vector<std::vector<ManifestFile>> written(snapshot.shards.size());
-    run_parallel(
-        snapshot.shards.size(),
-        [&](std::size_t index) {
-          written[index] =
-              write_shard(files, temporary, snapshot.shards[index], snapshot.num_stages, snapshot.metadata);
-        },
-        options.num_threads);
-    for (const auto& shard : written) manifest.files.insert(manifest.files.end(), shard.begin(), shard.end());
-    manifest.files.push_back(write_index(files, temporary, manifest.files));
-    saved.path = commit_checkpoint(files, temporary, manifest);
+    Manifest manifest = snapshot.manifest;
+    manifest.files = write_shards(files, temporary, snapshot, options.num_threads);
+    saved = commit_shards(files, temporary, std::move(manifest), options.retention);
   } catch (...) {
     discard_checkpoint(files, temporary);
     throw;
   }
-  for (const ManifestFile& file : manifest.files) saved.bytes += file.bytes;
-  saved.not_removed = remove_old_checkpoints(files, saved.path, options.retention);
+  saved.not_locked = lock->problem();
   saved.write_seconds = seconds_since(start);
   return saved;
 }
@@ -255,28 +245,19 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipel
                                 const TrainingState& state, const SaveOptions& options) {
   const auto start = Clock::now();
   const auto make = [&] { return snapshot_of(pipeline, optimizer, state); };
-  SavedCheckpoint saved;
-  if (pipeline->world().size == 1) {
-    saved = write_snapshot(folder, make(), options);
-  } else {
-    saved = RankSave(pipeline, folder, options, make).finish();
-    saved.write_seconds = seconds_since(start);
-  }
+  const bool is_alone = pipeline->world().size == 1;
+  SavedCheckpoint saved =
+      is_alone ? write_snapshot(folder, make(), options) : begin_save(pipeline, folder, options, make)->finish();
   saved.pause_seconds = seconds_since(start);
   return saved;
 }
 
 TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options) {
-  const bool is_alone = pipeline->world().size == 1;
-  const std::string path = is_alone ? resolve_checkpoint(given_path) : agree_on_checkpoint(*pipeline, given_path);
+  const std::string path = agree_on_checkpoint(*pipeline, given_path);
   Prepared prepared;
-  if (is_alone) {
-    prepared = prepare(path, pipeline, optimizer, options);
-  } else {
-    tell_all_ranks(*pipeline, "reading a checkpoint",
-                   [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
-  }
+  tell_all_ranks(*pipeline, "reading a checkpoint",
+                 [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
   apply(prepared);
   pipeline->set_step(prepared.pipeline_step);
   return prepared.state;
@@ -287,16 +268,8 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const torch::nn::Modu
                                 const SaveOptions& options) {
   const auto start = Clock::now();
   check_is_plain(module);
-  check_state(state);
-  OptimizerState optimizer_state = state_of(optimizer, module);
-  CheckpointSnapshot snapshot;
-  snapshot.metadata = state.metadata;
-  snapshot.manifest = manifest_of(state, optimizer_state);
-  snapshot.manifest.pipeline_step = state.step;
-  snapshot.manifest.layout.schedule = "none";
+  const CheckpointSnapshot snapshot = snapshot_of_module(module, optimizer, state);
   to_json(snapshot.manifest);  // throws before anything is written
-  snapshot.shards.push_back({0, weights_of(module), std::move(optimizer_state.slots)});
-  for (const auto& item : state.added) snapshot.shards.front().weights.push_back(item);
   SavedCheckpoint saved = write_snapshot(folder, snapshot, options);
   saved.pause_seconds = seconds_since(start);
   return saved;

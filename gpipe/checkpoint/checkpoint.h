@@ -8,10 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/os/file_system.h"
 
 namespace gpipe {
 
@@ -27,14 +28,15 @@ struct TrainingState {
 
   // These are load_checkpoint's; save_checkpoint does not look at them.
   std::vector<double> learning_rates;  // of the optimizer's groups, when it was saved
-  std::vector<std::string>
-      warnings;  // of what may go on otherwise than the training that was saved would have; a line each
+  // Of what may go on otherwise than the training that was saved would have; a line each.
+  std::vector<std::string> warnings;
 };
 
 struct SaveOptions {
   Retention retention;
   int num_threads = 0;          // that write shards; 0: as many as there are cores
   FileSystem* files = nullptr;  // null: the real one
+  FileSystem& file_system() const { return files != nullptr ? *files : real_file_system(); }
 };
 
 struct SavedCheckpoint {
@@ -81,6 +83,13 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const torch::nn::Modu
                                 const SaveOptions& options = {});
 TrainingState load_checkpoint(const std::string& path, torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options = {});
+
+// What one stage puts into a checkpoint.
+struct StageShard {
+  int stage = 0;
+  NamedTensors weights;
+  NamedTensors slots;  // see OptimizerState
+};
 
 // A checkpoint before it is written. Its tensors are those of the training unless they are copied.
 struct CheckpointSnapshot {

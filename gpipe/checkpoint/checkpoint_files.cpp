@@ -7,7 +7,6 @@
 #include <thread>
 
 #include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint/input_file.h"
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/os/input_file.h"
@@ -22,10 +21,24 @@ constexpr const char* kOptimizerStem = "optimizer";
 
 bool is_of(const std::string& file, const std::string& stem) { return file.compare(0, stem.size(), stem) == 0; }
 
-ManifestFile write_file(FileSystem& files, const std::string& folder, const std::string& name,
-                        const Safetensors& content) {
-  const WrittenFile written = write_safetensors(files, folder + "/" + name, content);
-  return {name, written.bytes, written.hash};
+ManifestFile write_index(FileSystem& files, const std::string& folder, const std::vector<ManifestFile>& shards) {
+  SafetensorsIndex index;
+  for (const ManifestFile& file : shards) {
+    if (!is_of(file.name, kModelStem)) continue;
+    const std::string path = folder + "/" + file.name;
+    for (const SafetensorsEntry& entry : parse_safetensors(MappedFile(path).view(), path).entries) {
+      if (!index.file_of.emplace(entry.name, file.name).second) {
+        throw CheckpointError(path, fmt::format(": {} is in another shard, too; two stages hold the same weight",
+                                                quoted_name(entry.name)));
+      }
+      index.total_bytes += entry.num_bytes();
+    }
+  }
+  const std::string json = to_json(index);
+  OutputFile file(files, folder + "/" + kIndexName);
+  file.write(json.data(), json.size());
+  file.finish();
+  return {kIndexName, static_cast<std::int64_t>(json.size()), content_hash_of(json)};
 }
 
 void check_hash(const ManifestFile& file, const std::string& path, const ContentHash& hash) {
@@ -46,30 +59,31 @@ int num_readers() { return 2 * static_cast<int>(std::max(1U, std::thread::hardwa
 
 }  // namespace
 
-std::vector<ManifestFile> write_shard(FileSystem& files, const std::string& folder, const StageShard& shard,
-                                      int num_stages, const std::map<std::string, std::string>& metadata) {
-  return {write_file(files, folder, shard_name(kModelStem, shard.stage, num_stages), {shard.weights, metadata}),
-          write_file(files, folder, shard_name(kOptimizerStem, shard.stage, num_stages), {shard.slots, {}})};
+std::vector<ManifestFile> write_shards(FileSystem& files, const std::string& folder, const CheckpointSnapshot& snapshot,
+                                       int num_threads) {
+  std::vector<ManifestFile> written(2 * snapshot.shards.size());
+  const auto write = [&](std::size_t index) {
+    const StageShard& shard = snapshot.shards[index];
+    const auto write_one = [&](const char* stem, const Safetensors& content) -> ManifestFile {
+      const std::string name = shard_name(stem, shard.stage, snapshot.num_stages);
+      const WrittenFile file = write_safetensors(files, folder + "/" + name, content);
+      return {name, file.bytes, file.hash};
+    };
+    written[2 * index] = write_one(kModelStem, {shard.weights, snapshot.metadata});
+    written[2 * index + 1] = write_one(kOptimizerStem, {shard.slots, {}});
+  };
+  run_parallel(snapshot.shards.size(), write, num_threads);
+  return written;
 }
 
-ManifestFile write_index(FileSystem& files, const std::string& folder, const std::vector<ManifestFile>& shards) {
-  SafetensorsIndex index;
-  for (const ManifestFile& file : shards) {
-    if (!is_of(file.name, kModelStem)) continue;
-    const std::string path = folder + "/" + file.name;
-    for (const SafetensorsEntry& entry : parse_safetensors(MappedFile(path).view(), path).entries) {
-      if (!index.file_of.emplace(entry.name, file.name).second) {
-        throw CheckpointError(path, fmt::format(": {} is in another shard, too; two stages hold the same weight",
-                                                quoted_name(entry.name)));
-      }
-      index.total_bytes += entry.num_bytes();
-    }
-  }
-  const std::string json = to_json(index);
-  OutputFile file(files, folder + "/" + kIndexName);
-  file.write(json.data(), json.size());
-  file.finish();
-  return {kIndexName, static_cast<std::int64_t>(json.size()), content_hash_of(json)};
+SavedCheckpoint commit_shards(FileSystem& files, const std::string& folder, Manifest manifest,
+                              const Retention& retention) {
+  manifest.files.push_back(write_index(files, folder, manifest.files));
+  SavedCheckpoint saved;
+  saved.path = commit_checkpoint(files, folder, manifest);
+  for (const ManifestFile& file : manifest.files) saved.bytes += file.bytes;
+  saved.not_removed = remove_old_checkpoints(files, saved.path, retention);
+  return saved;
 }
 
 std::vector<ManifestFile> model_files(const Manifest& manifest) {

@@ -1,30 +1,25 @@
-// The files of a checkpoint: the shards of its stages, and their hashes.
+// The files of a checkpoint: the shards of its stages, their index, and their hashes.
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 #include <vector>
 
+#include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint_files/manifest.h"
 
 namespace gpipe {
 
-// What one stage puts into a checkpoint.
-struct StageShard {
-  int stage = 0;
-  NamedTensors weights;
-  NamedTensors slots;  // see OptimizerState
-};
+// Writes, for each stage of the snapshot, model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors into
+// a folder that is there. Throws CheckpointError.
+std::vector<ManifestFile> write_shards(FileSystem& files, const std::string& folder, const CheckpointSnapshot& snapshot,
+                                       int num_threads);
 
-// Writes model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors. Whoever runs the stage does this;
-// the folder is there. Throws CheckpointError.
-std::vector<ManifestFile> write_shard(FileSystem& files, const std::string& folder, const StageShard& shard,
-                                      int num_stages, const std::map<std::string, std::string>& metadata);
-
-// Writes the index of the model's shards, which it reads from their headers: to be called when all are there.
-ManifestFile write_index(FileSystem& files, const std::string& folder, const std::vector<ManifestFile>& shards);
+// Writes the index of the model's shards, which it reads from their headers, puts the checkpoint in place, and removes
+// older ones: to be called when all files of the manifest are there. Throws CheckpointError.
+SavedCheckpoint commit_shards(FileSystem& files, const std::string& folder, Manifest manifest,
+                              const Retention& retention);
 
 // Compares the files with their hashes, several at a time. Throws CheckpointError for the first that differs.
 void check_hashes(const std::string& checkpoint, const std::vector<ManifestFile>& files);

@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <chrono>
 #include <filesystem>
+#include <future>
 #include <utility>
 
-#include "gpipe/checkpoint/parallel.h"
+#include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/group/step_call.h"
@@ -26,66 +27,6 @@ std::string without_slashes(std::string path) {
 }
 
 constexpr auto kLookAgain = std::chrono::milliseconds(100);
-
-// What a rank says besides its call.
-struct Said {
-  detail::WireRecord given;  // nothing if there is an error
-  std::string error;
-  bool is_bad_argument = false;
-  std::exception_ptr exception;  // on the rank itself
-};
-
-Said say(const std::function<void(detail::WireRecord&)>& give) {
-  Said said;
-  try {
-    give(said.given);
-  } catch (const std::exception& error) {
-    said.given = {};
-    said.error = error.what();
-    if (said.error.empty()) said.error = "an error without a text";
-    said.is_bad_argument = dynamic_cast<const InvalidArgument*>(&error) != nullptr;
-    said.exception = std::current_exception();
-  }
-  return said;
-}
-
-std::vector<Said> exchange(const PipelineImpl& pipeline, const std::string& name, const Said& own) {
-  StepCall call;
-  call.name = name;
-  call.step = pipeline.step();
-  detail::WireRecord record = to_record(call);
-  record.add("error", own.error);
-  record.add("is_bad_argument", own.is_bad_argument);
-  record.append(own.given);
-  std::vector<StepCall> calls;
-  std::vector<detail::WireRecord> rests;
-  for (const detail::WireRecord& told : pipeline.engine().group().gather(record)) {
-    calls.push_back(read_step_call(told, &rests.emplace_back()));
-  }
-  agreed_calls(calls);  // throws if one of them is another call, whose rest would mean nothing
-  std::vector<Said> said;
-  for (const detail::WireRecord& rest : rests) {
-    detail::WireReader reader(rest, "this is not what a rank says of a checkpoint");
-    Said& one = said.emplace_back();
-    one.error = reader.text("error");
-    one.is_bad_argument = reader.flag("is_bad_argument");
-    one.given = reader.rest();
-  }
-  said[static_cast<std::size_t>(pipeline.world().rank)].exception = own.exception;
-  return said;
-}
-
-void throw_first(const PipelineImpl& pipeline, const std::vector<Said>& said) {
-  const auto failed = std::find_if(said.begin(), said.end(), [](const Said& one) { return !one.error.empty(); });
-  if (failed == said.end()) return;
-  const auto rank = static_cast<int>(failed - said.begin());
-  const auto own = static_cast<std::size_t>(pipeline.world().rank);
-  if (said[own].exception != nullptr) std::rethrow_exception(said[own].exception);
-  const std::string text =
-      fmt::format("rank {} (host {}): {}", rank, pipeline.engine().group().host_of(rank), failed->error);
-  if (failed->is_bad_argument) throw InvalidArgument(text);
-  throw CheckpointError(text);
-}
 
 void add_files(detail::WireRecord& record, const std::vector<ManifestFile>& files) {
   std::vector<std::string> names;
@@ -154,23 +95,59 @@ std::vector<OptimizerGroup> merge_groups(const std::vector<Manifest>& of_rank, i
   return groups;
 }
 
-}  // namespace
-
-std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
-                                               const std::function<void(detail::WireRecord&)>& give) {
-  std::vector<Said> said = exchange(pipeline, call, say(give));
-  throw_first(pipeline, said);
-  std::vector<detail::WireRecord> given;
-  for (Said& one : said) given.push_back(std::move(one.given));
-  return given;
+template <typename Result>
+bool is_ready(const std::future<Result>& future) {
+  return future.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
 }
+
+// On the only rank: its thread puts the checkpoint in place by itself.
+class LocalSave : public PendingSave {
+ public:
+  LocalSave(const std::string& folder, const SaveOptions& options,
+            const std::function<CheckpointSnapshot()>& make_snapshot)
+      : lock_(lock_checkpoints(options.file_system(), folder)),
+        written_(std::async(std::launch::async, [folder, options, snapshot = make_snapshot()] {
+          return write_snapshot(folder, snapshot, options);
+        })) {}
+
+  bool is_written() override { return is_ready(written_); }
+  SavedCheckpoint finish() override { return written_.get(); }
+  bool can_finish() const override { return true; }
+  const std::shared_ptr<const FileLock>& lock() const override { return lock_; }
+
+ private:
+  const std::shared_ptr<const FileLock> lock_;
+  std::future<SavedCheckpoint> written_;
+};
+
+// On one of several ranks: see Note [A checkpoint of several ranks].
+class RankSave : public PendingSave {
+ public:
+  RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
+           const std::function<CheckpointSnapshot()>& make_snapshot);
+
+  bool is_written() override;
+  SavedCheckpoint finish() override;
+  bool can_finish() const override { return !pipeline_->engine().group().has_failed(); }
+  const std::shared_ptr<const FileLock>& lock() const override { return lock_; }
+
+ private:
+  std::vector<ManifestFile> write_own() const;
+  SavedCheckpoint commit(const std::vector<detail::WireRecord>& shards) const;
+
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+  const Pipeline pipeline_;
+  const SaveOptions options_;
+  const bool commits_;  // rank 0 does
+  std::shared_ptr<const FileLock> lock_;
+  CheckpointSnapshot snapshot_;
+  std::string temporary_;
+  std::future<std::vector<ManifestFile>> written_;  // the last: it uses the others, and its end is waited for
+};
 
 RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
                    const std::function<CheckpointSnapshot()>& make_snapshot)
-    : pipeline_(pipeline),
-      options_(options),
-      files_(options.files != nullptr ? *options.files : real_file_system()),
-      commits_(pipeline->world().rank == 0) {
+    : pipeline_(pipeline), options_(options), commits_(pipeline->world().rank == 0) {
   const auto manifests = tell_all_ranks(*pipeline_, "saving a checkpoint", [&](detail::WireRecord& given) {
     snapshot_ = make_snapshot();
     given.add("manifest", to_json(snapshot_.manifest));
@@ -182,45 +159,26 @@ RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const Sa
   snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->world().num_stages());
   const auto made = tell_all_ranks(*pipeline_, "making a checkpoint's folder", [&](detail::WireRecord& given) {
     if (!commits_) return;
-    lock_ = lock_checkpoints(files_, folder);
-    temporary_ = begin_checkpoint(files_, folder, snapshot_.manifest.step);
+    lock_ = lock_checkpoints(options_.file_system(), folder);
+    temporary_ = begin_checkpoint(options_.file_system(), folder, snapshot_.manifest.step);
     given.add("folder", fs::path(temporary_).filename().string());
   });
   if (!commits_) temporary_ = without_slashes(folder) + "/" + read_text(made.front(), "folder");
-  written_ = std::async(std::launch::async, [this] { return write_shards(); });
+  written_ = std::async(std::launch::async, [this] { return write_own(); });
 }
 
-RankSave::~RankSave() {
-  if (!written_.valid()) return;
-  written_.wait();
-}
-
-std::vector<ManifestFile> RankSave::write_shards() const {
+std::vector<ManifestFile> RankSave::write_own() const {
   if (!is_folder(temporary_)) {
     throw CheckpointError(temporary_,
                           ": rank 0 has made this folder, but it is not to be seen from here; the folder of the "
                           "checkpoints has to be on a file system that all hosts share, under the same path");
   }
-  const std::vector<StageShard>& shards = snapshot_.shards;
-  std::vector<std::vector<ManifestFile>> written(shards.size());
-  run_parallel(
-      shards.size(),
-      [&](std::size_t index) {
-        written[index] = write_shard(files_, temporary_, shards[index], snapshot_.num_stages, snapshot_.metadata);
-      },
-      options_.num_threads);
-  std::vector<ManifestFile> all;
-  for (const auto& shard : written) all.insert(all.end(), shard.begin(), shard.end());
-  return all;
+  return write_shards(options_.file_system(), temporary_, snapshot_, options_.num_threads);
 }
-
-bool RankSave::can_finish() const { return !pipeline_->engine().group().has_failed(); }
-
-bool RankSave::is_ready() const { return written_.wait_for(std::chrono::seconds(0)) == std::future_status::ready; }
 
 bool RankSave::is_written() {
   const auto answers = tell_all_ranks(*pipeline_, "looking after a checkpoint",
-                                      [&](detail::WireRecord& given) { given.add("is_ready", is_ready()); });
+                                      [&](detail::WireRecord& given) { given.add("is_ready", is_ready(written_)); });
   return std::all_of(answers.begin(), answers.end(), [](const detail::WireRecord& answer) {
     return detail::WireReader(answer, "this is not what a rank says of a checkpoint").flag("is_ready");
   });
@@ -248,9 +206,10 @@ SavedCheckpoint RankSave::finish() {
     saved.not_locked = reader.text("not_locked");
     reader.finish();
   } catch (...) {
-    if (commits_ && saved.path.empty()) discard_checkpoint(files_, temporary_);
+    if (commits_ && saved.path.empty()) discard_checkpoint(options_.file_system(), temporary_);
     throw;
   }
+  saved.write_seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   return saved;
 }
 
@@ -270,12 +229,59 @@ SavedCheckpoint RankSave::commit(const std::vector<detail::WireRecord>& shards) 
   }
   std::sort(manifest.files.begin(), manifest.files.end(),
             [](const ManifestFile& a, const ManifestFile& b) { return a.name < b.name; });
-  manifest.files.push_back(write_index(files_, temporary_, manifest.files));
-  SavedCheckpoint saved;
-  saved.path = commit_checkpoint(files_, temporary_, manifest);
-  for (const ManifestFile& file : manifest.files) saved.bytes += file.bytes;
-  saved.not_removed = remove_old_checkpoints(files_, saved.path, options_.retention);
-  return saved;
+  return commit_shards(options_.file_system(), temporary_, std::move(manifest), options_.retention);
+}
+
+}  // namespace
+
+std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
+                                               const std::function<void(detail::WireRecord&)>& give) {
+  detail::WireRecord given;  // nothing if there is an error
+  std::string error;
+  bool is_bad_argument = false;
+  std::exception_ptr own;
+  try {
+    give(given);
+  } catch (const std::exception& thrown) {
+    given = {};
+    error = thrown.what();
+    if (error.empty()) error = "an error without a text";
+    is_bad_argument = dynamic_cast<const InvalidArgument*>(&thrown) != nullptr;
+    own = std::current_exception();
+  }
+  StepCall step_call;
+  step_call.name = call;
+  step_call.step = pipeline.step();
+  detail::WireRecord record = to_record(step_call);
+  record.add("error", error);
+  record.add("is_bad_argument", is_bad_argument);
+  record.append(given);
+  std::vector<StepCall> calls;
+  std::vector<detail::WireRecord> rests;
+  for (const detail::WireRecord& told : pipeline.engine().group().gather(record)) {
+    calls.push_back(read_step_call(told, &rests.emplace_back()));
+  }
+  agreed_calls(calls);  // throws if one of them is another call, whose rest would mean nothing
+  if (own != nullptr) std::rethrow_exception(own);
+  std::vector<detail::WireRecord> of_rank;
+  for (const detail::WireRecord& rest : rests) {
+    detail::WireReader reader(rest, "this is not what a rank says of a checkpoint");
+    error = reader.text("error");
+    is_bad_argument = reader.flag("is_bad_argument");
+    const auto rank = static_cast<int>(of_rank.size());
+    of_rank.push_back(reader.rest());
+    if (error.empty()) continue;
+    const std::string text = fmt::format("rank {} (host {}): {}", rank, pipeline.engine().group().host_of(rank), error);
+    if (is_bad_argument) throw InvalidArgument(text);
+    throw CheckpointError(text);
+  }
+  return of_rank;
+}
+
+std::unique_ptr<PendingSave> begin_save(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
+                                        const std::function<CheckpointSnapshot()>& make_snapshot) {
+  if (pipeline->world().size == 1) return std::make_unique<LocalSave>(folder, options, make_snapshot);
+  return std::make_unique<RankSave>(pipeline, folder, options, make_snapshot);
 }
 
 std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files) {
@@ -290,19 +296,15 @@ std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vec
 
 Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint) {
   Manifest manifest;
-  const auto read = [&] {
+  tell_all_ranks(pipeline, "checking a checkpoint", [&](detail::WireRecord&) {
     manifest = read_manifest(checkpoint);
     check_hashes(checkpoint, own_share(pipeline, manifest.files));
-  };
-  if (pipeline.world().size == 1) {
-    read();
-  } else {
-    tell_all_ranks(pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
-  }
+  });
   return manifest;
 }
 
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
+  if (pipeline.world().size == 1) return resolve_checkpoint(path);
   const bool decides = pipeline.world().rank == 0;
   const auto answers = tell_all_ranks(pipeline, "loading a checkpoint", [&](detail::WireRecord& given) {
     if (!decides) return;

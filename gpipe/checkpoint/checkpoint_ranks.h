@@ -1,8 +1,7 @@
-// Checkpoints of a pipeline over processes: what the ranks agree on, and who writes what.
+// Checkpoints of a pipeline over processes: what the ranks agree on, and who writes what. On threads there is one rank.
 #pragma once
 
 #include <functional>
-#include <future>
 #include <memory>
 #include <string>
 #include <vector>
@@ -27,48 +26,35 @@ namespace gpipe {
 
 // What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that
 // one what it threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws
-// FingerprintError for ranks that make different calls, and PeerError. REQUIRES: the pipeline runs over ranks.
+// FingerprintError for ranks that make different calls, and PeerError.
 std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
                                                const std::function<void(detail::WireRecord& given)>& give);
 
-// A checkpoint on its way. All ranks make the same calls.
-class RankSave {
+// A checkpoint on its way, which a thread of its own writes. All ranks make the same calls.
+class PendingSave {
  public:
-  // Begins to write what `make_snapshot` gives, on a thread of its own: its tensors have to stay as they are. Throws as
-  // tell_all_ranks does.
-  RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
-           const std::function<CheckpointSnapshot()>& make_snapshot);
-  // Until nothing is written any more. A checkpoint that was not finished is none.
-  ~RankSave();
-  RankSave(const RankSave&) = delete;
-  RankSave& operator=(const RankSave&) = delete;
+  PendingSave() = default;
+  // Waits until nothing is written any more. Over ranks, a checkpoint that was not finished is none.
+  virtual ~PendingSave() = default;
+  PendingSave(const PendingSave&) = delete;
+  PendingSave& operator=(const PendingSave&) = delete;
 
   // Whether all ranks have written their shards.
-  bool is_written();
-  // Waits for that, and puts the checkpoint in place. To be called once. Throws as tell_all_ranks does; then the
+  virtual bool is_written() = 0;
+  // Waits for that, and for the checkpoint to be in place. To be called once. Throws as tell_all_ranks does; then the
   // earlier checkpoints are there.
-  SavedCheckpoint finish();
+  virtual SavedCheckpoint finish() = 0;
   // False if the ranks cannot talk any more.
-  bool can_finish() const;
+  virtual bool can_finish() const = 0;
   // That of the folder, on rank 0; null on the others.
-  const std::shared_ptr<const FileLock>& lock() const { return lock_; }
-
- private:
-  bool is_ready() const;
-  std::vector<ManifestFile> write_shards() const;
-  SavedCheckpoint commit(const std::vector<detail::WireRecord>& shards) const;
-
-  const Pipeline pipeline_;
-  const SaveOptions options_;
-  FileSystem& files_;
-  const bool commits_;  // rank 0 does
-  std::shared_ptr<const FileLock> lock_;
-  CheckpointSnapshot snapshot_;
-  std::string temporary_;
-  std::future<std::vector<ManifestFile>> written_;
+  virtual const std::shared_ptr<const FileLock>& lock() const = 0;
 };
 
-// The files that this rank is to check, so that all are checked once; all of them without other ranks.
+// Begins to write what `make_snapshot` gives: its tensors have to stay as they are. Throws as tell_all_ranks does.
+std::unique_ptr<PendingSave> begin_save(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
+                                        const std::function<CheckpointSnapshot()>& make_snapshot);
+
+// The files that this rank is to check, so that all are checked once.
 std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files);
 
 // The manifest of a checkpoint whose files all have their hashes. Each rank checks its share; all throw CheckpointError

@@ -1,22 +1,18 @@
 // Checkpoints that are written while the training goes on.
 #pragma once
 
-#include <chrono>
-#include <condition_variable>
-#include <exception>
+#include <cstdint>
 #include <map>
 #include <memory>
-#include <mutex>
 #include <optional>
 #include <string>
-#include <thread>
 
 #include "gpipe/checkpoint/checkpoint.h"
 
 namespace gpipe {
 
 class FileLock;
-class RankSave;
+class PendingSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
 // until the one before is written, and uses its memory again. From its first save on, it holds the folder: another
@@ -49,27 +45,18 @@ class CheckpointWriter {
   std::int64_t copy_bytes() const;
 
  private:
-  void run();
+  // Of the last save, if it is on its way: waits for its end, and keeps what it has saved. Throws what went wrong.
+  void finish();
   CheckpointSnapshot copied_snapshot(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                      const TrainingState& state);
-  void copy_tensors(NamedTensors& tensors, const char* kind);
-  void finish_ranks();
-  void wait_until_idle(std::unique_lock<std::mutex>& lock);
 
   std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
   const std::string folder_;
   const SaveOptions options_;
   std::map<std::string, at::Tensor> copies_;  // by kind and name
-  std::unique_ptr<RankSave> rank_save_;       // if there are other ranks: instead of the thread's work
-  mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::optional<CheckpointSnapshot> work_;  // what the thread is to write, or is writing
+  std::unique_ptr<PendingSave> pending_;      // the save that is on its way; null: none is
   std::optional<SavedCheckpoint> saved_;
-  std::exception_ptr error_;
-  double pause_seconds_ = 0;
-  std::chrono::steady_clock::time_point begun_;
-  bool is_ending_ = false;
-  std::thread thread_;  // the last: it uses the others
+  double pause_seconds_ = 0;  // of the last save
 };
 
 }  // namespace gpipe

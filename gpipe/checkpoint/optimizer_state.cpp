@@ -150,20 +150,29 @@ Names names_of(torch::optim::Optimizer& optimizer, const torch::nn::Module& modu
   return names;
 }
 
+// The parameters of a group that the model has, each once, with their names: a layer that is in the chain twice gives
+// its parameters twice. `seen` are those of the groups before.
+NamedTensors parameters_of(const torch::optim::OptimizerParamGroup& group, const Names& names,
+                           std::set<std::string>& seen) {
+  NamedTensors parameters;
+  for (const at::Tensor& parameter : group.params()) {
+    const auto known = names.find(parameter.unsafeGetTensorImpl());
+    if (known != names.end() && seen.insert(known->second).second) parameters.emplace_back(known->second, parameter);
+  }
+  return parameters;
+}
+
 template <typename K>
 OptimizerState state_of_kind(const K& kind, torch::optim::Optimizer& optimizer, const Names& names) {
   OptimizerState result;
   result.type = kind.name;
-  std::set<std::string> seen;  // a layer that is in the chain twice gives its parameters twice
+  std::set<std::string> seen;
   for (torch::optim::OptimizerParamGroup& group : optimizer.param_groups()) {
     OptimizerGroup saved;
     auto& options = static_cast<typename K::Options&>(group.options());
     visit(options, [&](const char* name, auto value) { saved.options[name] = static_cast<double>(value); });
-    for (const at::Tensor& parameter : group.params()) {
-      const auto known = names.find(parameter.unsafeGetTensorImpl());
-      if (known == names.end()) continue;
-      const std::string& parameter_name = known->second;
-      if (!seen.insert(parameter_name).second) continue;
+    for (const auto& [key, parameter] : parameters_of(group, names, seen)) {
+      const std::string& parameter_name = key;
       saved.parameters.push_back(parameter_name);
       const auto found = optimizer.state().find(optimizer_state_key(parameter));
       if (found == optimizer.state().end()) continue;
@@ -185,33 +194,32 @@ OptimizerState state_of_kind(const K& kind, torch::optim::Optimizer& optimizer, 
 template <typename K>
 class Preparation {
  public:
-  Preparation(const K& kind, torch::optim::Optimizer& optimizer, const Names& names, const OptimizerState& state,
-              const std::string& path)
-      : optimizer_(optimizer), names_(names), path_(path) {
+  Preparation(const K& kind, torch::optim::Optimizer& optimizer, const OptimizerState& state, const std::string& path)
+      : optimizer_(optimizer), path_(path), slots_(state.slots.begin(), state.slots.end()) {
     if (state.type != kind.name) {
       fail(fmt::format("it was saved with {}, but this is {}", state.type, kind.name));
     }
-    for (const auto& [name, value] : state.slots) slots_[name] = value;
-    auto& groups = optimizer.param_groups();
-    if (groups.size() != state.groups.size()) {
-      fail(fmt::format("it was saved with {} parameter groups, but there are {}", state.groups.size(), groups.size()));
-    }
-    for (std::size_t index = 0; index < groups.size(); ++index) add_group(index, groups[index], state.groups[index]);
-    if (!slots_.empty()) {
-      fail(fmt::format("{} and {} others belong to no parameter or are unknown to {}",
-                       quoted_name(slots_.begin()->first), slots_.size() - 1, kind.name));
+    const std::size_t num_groups = optimizer.param_groups().size();
+    if (num_groups != state.groups.size()) {
+      fail(fmt::format("it was saved with {} parameter groups, but there are {}", state.groups.size(), num_groups));
     }
   }
 
-  std::function<void()> result() {
-    return [this_options = std::move(options_), states = std::move(states_), &optimizer = optimizer_]() mutable {
-      for (std::size_t index = 0; index < this_options->size(); ++index) {
-        static_cast<typename K::Options&>(optimizer.param_groups()[index].options()) = (*this_options)[index];
-      }
+  std::function<void()> prepare(const Names& names, const OptimizerState& state) {
+    std::set<std::string> seen;
+    for (std::size_t index = 0; index < state.groups.size(); ++index) {
+      const NamedTensors parameters = parameters_of(optimizer_.param_groups()[index], names, seen);
+      check_parameters(index, parameters, state.groups[index]);
+      const typename K::Options options = add_options(index, state.groups[index]);
+      for (const auto& [name, parameter] : parameters) add_state(name, parameter, options);
+    }
+    if (!slots_.empty()) {
+      fail(fmt::format("{} and {} others belong to no parameter or are unknown to {}",
+                       quoted_name(slots_.begin()->first), slots_.size() - 1, state.type));
+    }
+    return [&optimizer = optimizer_, changes = std::move(changes_)] {
       optimizer.state().clear();
-      for (auto& [parameter, state] : *states) {
-        optimizer.state()[optimizer_state_key(parameter)] = std::make_unique<typename K::State>(state);
-      }
+      for (const auto& change : changes) change();
     };
   }
 
@@ -222,10 +230,16 @@ class Preparation {
                                              what));
   }
 
-  void add_group(std::size_t index, torch::optim::OptimizerParamGroup& group, const OptimizerGroup& saved) {
-    const std::vector<at::Tensor> parameters = new_parameters(group);
-    check_parameters(index, parameters, saved);
-    auto options = static_cast<const typename K::Options&>(group.options());
+  void check_parameters(std::size_t index, const NamedTensors& parameters, const OptimizerGroup& saved) const {
+    std::set<std::string> there(saved.parameters.begin(), saved.parameters.end());
+    for (const auto& item : parameters) {
+      if (there.erase(item.first) == 0) fail(fmt::format("{} is not in its group {}", quoted_name(item.first), index));
+    }
+    if (!there.empty()) fail(fmt::format("{} is in its group {}, but not here", quoted_name(*there.begin()), index));
+  }
+
+  typename K::Options add_options(std::size_t index, const OptimizerGroup& saved) {
+    auto options = static_cast<const typename K::Options&>(optimizer_.param_groups()[index].options());
     std::set<std::string> known;
     visit(options, [&](const char* name, auto& value) {
       const auto found = saved.options.find(name);
@@ -236,32 +250,13 @@ class Preparation {
     for (const auto& item : saved.options) {
       if (known.count(item.first) == 0) fail(fmt::format("group {} has an unknown option {}", index, item.first));
     }
-    for (const at::Tensor& parameter : parameters) add_state(parameter, options);
-    options_->push_back(options);
+    changes_.push_back([&optimizer = optimizer_, index, options] {
+      static_cast<typename K::Options&>(optimizer.param_groups()[index].options()) = options;
+    });
+    return options;
   }
 
-  // Those that the model has, each once, as state_of gives them.
-  std::vector<at::Tensor> new_parameters(const torch::optim::OptimizerParamGroup& group) {
-    std::vector<at::Tensor> parameters;
-    for (const at::Tensor& parameter : group.params()) {
-      const auto known = names_.find(parameter.unsafeGetTensorImpl());
-      if (known != names_.end() && seen_.insert(known->second).second) parameters.push_back(parameter);
-    }
-    return parameters;
-  }
-
-  void check_parameters(std::size_t index, const std::vector<at::Tensor>& parameters,
-                        const OptimizerGroup& saved) const {
-    std::set<std::string> there(saved.parameters.begin(), saved.parameters.end());
-    for (const at::Tensor& parameter : parameters) {
-      const std::string& name = names_.at(parameter.unsafeGetTensorImpl());
-      if (there.erase(name) == 0) fail(fmt::format("{} is not in its group {}", quoted_name(name), index));
-    }
-    if (!there.empty()) fail(fmt::format("{} is in its group {}, but not here", quoted_name(*there.begin()), index));
-  }
-
-  void add_state(const at::Tensor& parameter, const typename K::Options& options) {
-    const std::string& parameter_name = names_.at(parameter.unsafeGetTensorImpl());
+  void add_state(const std::string& parameter_name, const at::Tensor& parameter, const typename K::Options& options) {
     typename K::State state;
     std::vector<std::string> missing;
     bool has_any = false;
@@ -277,7 +272,9 @@ class Preparation {
     });
     if (!has_any) return;  // one that was never updated
     if (!missing.empty()) fail(fmt::format("it has no {}", quoted_name(missing.front())));
-    states_->emplace_back(parameter, state);
+    changes_.push_back([&optimizer = optimizer_, parameter = parameter, state] {
+      optimizer.state()[optimizer_state_key(parameter)] = std::make_unique<typename K::State>(state);
+    });
   }
 
   void take(const std::string& name, const at::Tensor& saved, const at::Tensor& parameter, at::Tensor& value) const {
@@ -298,13 +295,9 @@ class Preparation {
   }
 
   torch::optim::Optimizer& optimizer_;
-  const Names& names_;
   const std::string& path_;
-  std::set<std::string> seen_;               // parameters
   std::map<std::string, at::Tensor> slots_;  // that were not taken yet
-  std::shared_ptr<std::vector<typename K::Options>> options_ = std::make_shared<std::vector<typename K::Options>>();
-  std::shared_ptr<std::vector<std::pair<at::Tensor, typename K::State>>> states_ =
-      std::make_shared<std::vector<std::pair<at::Tensor, typename K::State>>>();
+  std::vector<std::function<void()>> changes_;
 };
 
 }  // namespace
@@ -318,7 +311,7 @@ std::function<void()> prepare_state(torch::optim::Optimizer& optimizer, const to
                                     const OptimizerState& state, const std::string& path) {
   return with_kind(optimizer, [&](const auto& kind) {
     const Names names = names_of(optimizer, module);
-    return Preparation<std::decay_t<decltype(kind)>>(kind, optimizer, names, state, path).result();
+    return Preparation<std::decay_t<decltype(kind)>>(kind, optimizer, state, path).prepare(names, state);
   });
 }
 

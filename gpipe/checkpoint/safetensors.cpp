@@ -12,7 +12,6 @@
 #include <set>
 
 #include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint/input_file.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/input_file.h"

@@ -4,11 +4,15 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "gpipe/checkpoint/checkpoint_files.h"
+#include "gpipe/checkpoint/layer_names.h"
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
+#include "gpipe/execute/engine/engine.h"
 #include "gpipe/os/input_file.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -51,7 +55,7 @@ std::map<std::string, at::Tensor> tensors_by_name(const NamedTensors& tensors, c
   });
   std::map<std::string, at::Tensor> by_name;
   for (const auto& [full_name, tensor] : tensors) {
-    if (starts_with(full_name, kAddedPrefix)) continue;
+    if (is_added(full_name)) continue;
     std::string name = is_wrapped ? full_name.substr(wrapper.size()) : full_name;
     if (!starts_with(name, options.prefix)) continue;
     name = renamed(name.substr(options.prefix.size()), options.rename);
@@ -77,13 +81,17 @@ void refuse(const WeightsReport& report, const std::string& path) {
 
 }  // namespace
 
+bool is_added(const std::string& name) { return starts_with(name, kAddedPrefix); }
+
 NamedTensors weights_of(const torch::nn::Module& module) {
   NamedTensors weights;
-  for (const auto& item : module.named_parameters()) weights.emplace_back(item.key(), item.value());
-  for (const auto& item : module.named_buffers()) weights.emplace_back(item.key(), item.value());
-  weights.erase(
-      std::remove_if(weights.begin(), weights.end(), [](const auto& weight) { return !weight.second.defined(); }),
-      weights.end());
+  const auto add = [&](const auto& items) {
+    for (const auto& item : items) {
+      if (item.value().defined()) weights.emplace_back(item.key(), item.value());
+    }
+  };
+  add(module.named_parameters());
+  add(module.named_buffers());
   return weights;
 }
 
@@ -121,6 +129,56 @@ WeightsReport load_weights(const Safetensors& content, const std::string& path, 
   const torch::NoGradGuard no_grad;
   for (auto& [weight, value] : copies) weight.copy_(value);
   return report;
+}
+
+WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options) {
+  return load_weights(load_model(path), path, pipeline, options);
+}
+
+WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
+                           const LoadWeightsOptions& options) {
+  const LayerNames layers(*pipeline);
+  LoadWeightsOptions own = options;
+  own.ignore = [&](const std::string& name) {
+    return layers.is_elsewhere(name) || (options.ignore && options.ignore(name));
+  };
+  return load_weights(content, path, *pipeline.ptr(), own);
+}
+
+NamedTensors gather_weights(const Pipeline& pipeline) {
+  std::vector<std::string> names;
+  Tensors tensors;
+  const bool gives = pipeline->world().replica() == 0;  // the other replicas have the same
+  for (const auto& [name, tensor] : gives ? weights_of(*pipeline) : NamedTensors()) {
+    names.push_back(name);
+    tensors.push_back(tensor.detach());
+  }
+  detail::WireRecord own;
+  own.add("num_parameters", gives ? pipeline->named_parameters().size() : 0);
+  own.add("names", std::move(names));
+  own.add("tensors", tensors);
+
+  const LayerNames layers(*pipeline);
+  std::map<std::pair<bool, int>, NamedTensors> found;  // by whether they are parameters, and by layer
+  for (const detail::WireRecord& given : pipeline->engine().group().collect(own)) {
+    detail::WireReader reader(given, "these are not weights of a rank");
+    const std::size_t count = reader.num_rows({"names", "tensors"});
+    const auto num_parameters = reader.integer<std::int64_t>("num_parameters", 0, static_cast<std::int64_t>(count));
+    const std::vector<std::string>& of_rank = reader.texts("names");
+    const Tensors values = reader.tensors("tensors");
+    reader.finish();
+    for (std::size_t index = 0; index < count; ++index) {
+      const bool is_parameter = index < static_cast<std::size_t>(num_parameters);
+      found[{is_parameter, layers.layer_of(of_rank[index])}].emplace_back(of_rank[index], values[index]);
+    }
+  }
+  NamedTensors weights;
+  for (const bool is_parameter : {true, false}) {
+    for (const int layer : pipeline->engine().model().registration_order()) {
+      for (auto& weight : found[{is_parameter, layer}]) weights.push_back(std::move(weight));
+    }
+  }
+  return weights;
 }
 
 Safetensors load_model(const std::string& path) {

@@ -1,4 +1,5 @@
-// Weights of a model in safetensors files, under the plain model's names: for other programs, and to go on from.
+// Weights of a model, wherever its stages are, in safetensors files under the plain model's names: for other programs,
+// and to go on from.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -9,11 +10,13 @@
 #include <vector>
 
 #include "gpipe/checkpoint/safetensors.h"
+#include "gpipe/execute/pipeline.h"
 
 namespace gpipe {
 
 // Names of this kind are additions to the weights; load_weights leaves them alone.
 constexpr const char* kAddedPrefix = "gpipe.";
+bool is_added(const std::string& name);
 
 // The parameters and buffers of the module, such as a Pipeline. A weight that was tied to another is not there: it is
 // that one.
@@ -51,6 +54,15 @@ struct WeightsReport {
 WeightsReport load_weights(const std::string& path, torch::nn::Module& module, const LoadWeightsOptions& options = {});
 WeightsReport load_weights(const Safetensors& content, const std::string& path, torch::nn::Module& module,
                            const LoadWeightsOptions& options = {});
+
+// The same into the layers of a pipeline that this rank runs; what is read may have those of other ranks, too.
+WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, const LoadWeightsOptions& options = {});
+WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
+                           const LoadWeightsOptions& options = {});
+
+// All ranks call it; throws PeerError. The parameters and buffers of all stages, as weights_of gives them for a
+// pipeline on threads. On rank 0; elsewhere nothing.
+NamedTensors gather_weights(const Pipeline& pipeline);
 
 // All tensors of a model, from any of the paths that load_weights takes. The files of a checkpoint are compared with
 // their hashes.

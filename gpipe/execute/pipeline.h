@@ -174,7 +174,7 @@ class PipelineImpl : public torch::nn::Module {
 
   // Waits until all ranks have come here, so that none leaves while others still talk to it: the destructor's wait, at
   // a place of the program's choice. The pipeline can only be read and destroyed then. Throws PeerError, which names
-  // the rank that did not come within the timeout.
+  // the rank that did not come within the timeout; PipelineOptions::on_late_rank tells of it before.
   void leave();
 
   // For functions of this library. Thread-compatible.

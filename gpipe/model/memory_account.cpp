@@ -72,6 +72,11 @@ __attribute__((no_sanitize("address", "thread"))) bool has_header(void* data) {
 
 thread_local const std::shared_ptr<MemoryAccount>* innermost_account = nullptr;
 
+// Null if nothing is booked.
+detail::MemoryCounter* innermost_counter() {
+  return innermost_account != nullptr && *innermost_account != nullptr ? &(*innermost_account)->counter() : nullptr;
+}
+
 }  // namespace
 
 namespace detail {
@@ -130,22 +135,22 @@ c10::DataPtr AccountingAllocator::allocate(std::size_t bytes) GPIPE_CONST_BEFORE
   // More than any allocator has, such as a negative number: let the inner one say so.
   if (bytes > std::numeric_limits<std::ptrdiff_t>::max() - kExtraBytes) return inner_->allocate(bytes);
 
-  MemoryAccount* const account = innermost_account != nullptr ? innermost_account->get() : nullptr;
+  MemoryCounter* const counter = innermost_counter();
   const auto booked = static_cast<std::int64_t>(bytes);
-  const std::int64_t live = account != nullptr ? account->reserve(booked) : 0;
+  const std::int64_t live = counter != nullptr ? counter->reserve(booked) : 0;
   c10::DataPtr block;
   try {
     block = inner_->allocate(bytes + kExtraBytes);
   } catch (...) {
-    if (account != nullptr) account->release(booked);
+    if (counter != nullptr) counter->release(booked);
     throw;
   }
-  if (account != nullptr) account->raise_peak(live);
+  if (counter != nullptr) counter->raise_peak(live);
 
   char* data = static_cast<char*>(block.get()) + kHeaderBytes;
   if (starts_a_page(data)) data += kHeaderBytes;
   auto* const made = new (data - kHeaderBytes) Header;
-  if (account != nullptr) made->owner = *innermost_account;
+  if (counter != nullptr) made->owner = *innermost_account;
   made->bytes = booked;
   made->inner_deleter = block.get_deleter();
   made->inner_context = block.release_context();
@@ -161,7 +166,7 @@ void AccountingAllocator::deallocate(void* data) {
   freed.written.load(std::memory_order_acquire);
   void* const inner_context = freed.inner_context;
   const c10::DeleterFnPtr inner_deleter = freed.inner_deleter;
-  if (freed.owner != nullptr) freed.owner->release(freed.bytes);
+  if (freed.owner != nullptr) freed.owner->counter().release(freed.bytes);
   freed.~Header();
   *mark_place(data) = 0;
   inner_deleter(inner_context);
@@ -172,8 +177,8 @@ c10::DataPtr AccountingAllocator::allocate_meta(std::size_t bytes) {
   if (bytes == 0) return {nullptr, nullptr, &deallocate_meta, meta};
   auto made = std::make_unique<Header>();
   made->bytes = static_cast<std::int64_t>(bytes);
-  if (innermost_account != nullptr && *innermost_account != nullptr) {
-    (*innermost_account)->raise_peak((*innermost_account)->reserve(made->bytes));
+  if (MemoryCounter* const counter = innermost_counter()) {
+    counter->raise_peak(counter->reserve(made->bytes));
     made->owner = *innermost_account;
   }
   made->written.store(true, std::memory_order_release);
@@ -184,7 +189,7 @@ void AccountingAllocator::deallocate_meta(void* context) {
   if (context == nullptr) return;
   const std::unique_ptr<Header> freed(static_cast<Header*>(context));
   freed->written.load(std::memory_order_acquire);
-  if (freed->owner != nullptr) freed->owner->release(freed->bytes);
+  if (freed->owner != nullptr) freed->owner->counter().release(freed->bytes);
 }
 
 Header* AccountingAllocator::find_header(const c10::DataPtr& block) {
@@ -205,24 +210,13 @@ void AccountingAllocator::transfer(const at::Tensor& tensor, const std::shared_p
   Header& moved = *found;
   moved.written.load(std::memory_order_acquire);
   if (moved.owner == to) return;
-  if (to != nullptr) to->raise_peak(to->reserve(moved.bytes));
+  if (to != nullptr) to->counter().raise_peak(to->counter().reserve(moved.bytes));
   from = std::exchange(moved.owner, to);
   moved.written.store(true, std::memory_order_release);
-  if (from != nullptr) from->release(moved.bytes);
+  if (from != nullptr) from->counter().release(moved.bytes);
 }
 
-}  // namespace detail
-
-MemoryAccount::MemoryAccount(std::string name, std::int64_t limit_bytes)
-    : name_(std::move(name)), limit_bytes_(limit_bytes) {
-  if (limit_bytes < 0) {
-    throw InvalidArgument(
-        fmt::format("the memory limit of {} is {} bytes; expected 0 (no limit) or more", name_, limit_bytes));
-  }
-  detail::AccountingAllocator::install();
-}
-
-std::int64_t MemoryAccount::reserve(std::int64_t bytes) {
+std::int64_t MemoryCounter::reserve(std::int64_t bytes) {
   if (limit_bytes_ == 0) return live_bytes_ += bytes;
   std::int64_t live = live_bytes_;
   do {
@@ -231,21 +225,30 @@ std::int64_t MemoryAccount::reserve(std::int64_t bytes) {
   return live + bytes;
 }
 
-void MemoryAccount::raise_peak(std::int64_t live_bytes) {
+void MemoryCounter::raise_peak(std::int64_t live_bytes) {
   std::int64_t peak = peak_bytes_;
   while (peak < live_bytes && !peak_bytes_.compare_exchange_weak(peak, live_bytes)) {
   }
 }
 
-// At least what is live, also while another thread has not raised it yet.
-std::int64_t MemoryAccount::peak_bytes() const {
+std::int64_t MemoryCounter::peak_bytes() const {
   const std::int64_t live = live_bytes_;
   return std::max(live, peak_bytes_.load());
 }
 
-void MemoryAccount::reset_peak() {
+void MemoryCounter::reset_peak() {
   peak_bytes_ = 0;
   raise_peak(live_bytes_);
+}
+
+}  // namespace detail
+
+MemoryAccount::MemoryAccount(std::string name, std::int64_t limit_bytes) : counter_(std::move(name), limit_bytes) {
+  if (limit_bytes < 0) {
+    throw InvalidArgument(
+        fmt::format("the memory limit of {} is {} bytes; expected 0 (no limit) or more", counter_.name(), limit_bytes));
+  }
+  detail::AccountingAllocator::install();
 }
 
 MemoryScope::MemoryScope(std::shared_ptr<MemoryAccount> account)

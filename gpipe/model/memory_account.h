@@ -7,11 +7,39 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 namespace gpipe {
 
 namespace detail {
-class AccountingAllocator;
+
+// Bytes that are live, the most that were, and a limit.
+//
+// Thread-safe.
+class MemoryCounter {
+ public:
+  // A limit of 0 is none.
+  MemoryCounter(std::string name, std::int64_t limit_bytes) : name_(std::move(name)), limit_bytes_(limit_bytes) {}
+
+  const std::string& name() const { return name_; }
+  std::int64_t limit_bytes() const { return limit_bytes_; }
+  std::int64_t live_bytes() const { return live_bytes_; }
+  // At least what is live, also while another thread has not raised it yet.
+  std::int64_t peak_bytes() const;
+  void reset_peak();
+
+  // What is live after it. Throws OutOfMemoryError, having changed nothing.
+  std::int64_t reserve(std::int64_t bytes);
+  void raise_peak(std::int64_t live_bytes);
+  void release(std::int64_t bytes) { live_bytes_ -= bytes; }
+
+ private:
+  const std::string name_;
+  const std::int64_t limit_bytes_;
+  std::atomic<std::int64_t> live_bytes_{0};
+  std::atomic<std::int64_t> peak_bytes_{0};
+};
+
 }  // namespace detail
 
 // Counts the bytes that tensors asked for, not what the system allocator adds. Made with std::make_shared: memory
@@ -35,27 +63,20 @@ class MemoryAccount {
   MemoryAccount(const MemoryAccount&) = delete;
   MemoryAccount& operator=(const MemoryAccount&) = delete;
 
-  const std::string& name() const { return name_; }
-  std::int64_t limit_bytes() const { return limit_bytes_; }
+  const std::string& name() const { return counter_.name(); }
+  std::int64_t limit_bytes() const { return counter_.limit_bytes(); }
   // Never above the limit.
-  std::int64_t live_bytes() const { return live_bytes_; }
+  std::int64_t live_bytes() const { return counter_.live_bytes(); }
   // The most that was live since the last reset_peak().
-  std::int64_t peak_bytes() const;
+  std::int64_t peak_bytes() const { return counter_.peak_bytes(); }
   // The peak becomes what is live now.
-  void reset_peak();
+  void reset_peak() { counter_.reset_peak(); }
+
+  // For the allocator of this library.
+  detail::MemoryCounter& counter() { return counter_; }
 
  private:
-  friend class detail::AccountingAllocator;
-
-  // What is live after it. Throws OutOfMemoryError, having changed nothing.
-  std::int64_t reserve(std::int64_t bytes);
-  void raise_peak(std::int64_t live_bytes);
-  void release(std::int64_t bytes) { live_bytes_ -= bytes; }
-
-  const std::string name_;
-  const std::int64_t limit_bytes_;
-  std::atomic<std::int64_t> live_bytes_{0};
-  std::atomic<std::int64_t> peak_bytes_{0};
+  detail::MemoryCounter counter_;
 };
 
 // While it lives, CPU and Meta tensor memory that this thread allocates is booked on the account; it is booked off when

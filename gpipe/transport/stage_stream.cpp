@@ -1,5 +1,6 @@
 #include "gpipe/transport/stage_stream.h"
 
+#include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 namespace gpipe {
@@ -31,6 +32,12 @@ void StageStream::wait_for_caller() const {
 void StageStream::make_caller_wait() const {
   if (!stream_) return;
   record()->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready) {
+  if (!tensor.defined() || tensor.device().is_cpu()) return tensor;
+  if (ready != nullptr) ready->block(c10::impl::VirtualGuardImpl(tensor.device().type()).getStream(tensor.device()));
+  return tensor.to(at::kCPU, /*non_blocking=*/false);
 }
 
 }  // namespace gpipe

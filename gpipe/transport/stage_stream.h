@@ -1,6 +1,7 @@
 // StageStream: the order of work on devices that run behind the program. On CPU there is nothing to order.
 #pragma once
 
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 #include <c10/core/Event.h>
 #include <c10/core/Stream.h>
@@ -47,5 +48,9 @@ class StageStream {
   const c10::Device device_;
   c10::optional<c10::Stream> stream_;
 };
+
+// For those who can use a tensor on the CPU only: the tensor, or a copy of it on the CPU, whole when this returns, of
+// what it is at the point `ready`, or, without one, after what the thread has enqueued on its device.
+at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready = nullptr);
 
 }  // namespace gpipe

@@ -5,7 +5,8 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/checkpoint_files.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "tests/checkpoint/training.h"
 #include "tests/os/fault_file_system.h"

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <thread>
 
+#include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "tests/checkpoint/training.h"

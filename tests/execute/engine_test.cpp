@@ -68,7 +68,7 @@ TEST(LocalGroup, IsAWorldOfOneInWhichEveryCallReturnsAtOnce) {
     has_run = true;
   });
   EXPECT_TRUE(has_run);
-  group.leave();
+  group.leave({});
   EXPECT_FALSE(group.has_failed());
 }
 

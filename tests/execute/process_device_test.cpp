@@ -5,7 +5,7 @@
 
 #include <functional>
 
-#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"

@@ -7,9 +7,9 @@
 #include <atomic>
 #include <cstdio>
 #include <functional>
+#include <future>
 #include <limits>
 
-#include "gpipe/checkpoint/pipeline_weights.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/pipeline.h"
@@ -495,6 +495,20 @@ TEST(Processes, EachOptionThatHasToBeTheSameIsCompared) {
        })) {
     EXPECT_EQ(text_of(error), "");
   }
+}
+
+TEST(Processes, ALateRankIsNamedBeforeTheTimeout) {
+  std::promise<int> named;
+  run_on_ranks(2, [&](std::shared_ptr<Peers> peers) {
+    PipelineOptions options = small_options(peers);
+    if (peers->world().rank == 0) {
+      options.on_late_rank([&](const PeerError& error) { named.set_value(error.place().rank); });
+    }
+    const Pipeline pipeline(small_chain(), options);
+    if (peers->world().rank == 1) {
+      EXPECT_EQ(named.get_future().get(), 1);
+    }
+  });  // each destructor waits for the other
 }
 
 TEST(Processes, AForkedChildOfOneTouchesNoConnection) {

@@ -8,7 +8,7 @@
 #include <functional>
 #include <limits>
 
-#include "gpipe/checkpoint/pipeline_weights.h"
+#include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "gpipe/execute/group/replicas.h"
 #include "gpipe/execute/pipeline.h"

@@ -96,7 +96,7 @@ Fingerprint Engine::describe(const LayerChain& chain) const {
   add("gpipe", kVersion);
   add("libtorch", TORCH_VERSION);
   // First what the program says in its own words. Of the options, only those are left out that a rank may have for
-  // itself: devices, watchdog_seconds, on_stuck and peers.
+  // itself: devices, watchdog_seconds, peers and what is called.
   for (const std::string& text : options_.agreed_texts()) add(kAgreedText, text);
   add("num_stages", options_.num_stages());
   add("num_micro_batches", options_.num_micro_batches());
@@ -152,14 +152,14 @@ Engine::~Engine() {
   }
   if (has_left_ || std::uncaught_exceptions() > 0 || group_->has_failed()) return;
   try {
-    group_->leave();
+    group_->leave(options_.on_late_rank());
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) who is left has nothing more to say
   }
 }
 
 void Engine::leave() {
   if (std::exchange(has_left_, true)) return;
-  group_->leave();
+  group_->leave(options_.on_late_rank());
 }
 
 StepCall Engine::make_call(const std::string& name) const {

@@ -19,7 +19,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/group/gradient_sum.h"
 #include "gpipe/execute/group/replicas.h"
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe {

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/error.h"
 #include "gpipe/execute/group/gradient_sum.h"
 #include "gpipe/execute/group/step_call.h"
 #include "gpipe/execute/group/step_report.h"
@@ -100,8 +101,9 @@ class Group {
       throw;  // not reached, which the compiler does not see behind a virtual function
     }
   }
-  // Waits until all ranks are here: as the last call of all. Throws PeerError.
-  virtual void leave() = 0;
+  // Waits until all ranks are here: as the last call of all. Calls `on_late_rank` if one is late: see PipelineOptions.
+  // Throws PeerError.
+  virtual void leave(const std::function<void(const PeerError&)>& on_late_rank) = 0;
 };
 
 }  // namespace gpipe::detail

@@ -54,7 +54,7 @@ class LocalGroup : public Group {
 
   bool has_failed() const override { return false; }
   [[noreturn]] void fail(std::exception_ptr error) override { std::rethrow_exception(std::move(error)); }
-  void leave() override {}
+  void leave(const std::function<void(const PeerError&)>& /*on_late_rank*/) override {}
 
  private:
   const World world_;

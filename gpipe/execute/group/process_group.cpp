@@ -211,7 +211,9 @@ class ProcessGroup : public Group {
 
   bool has_failed() const override { return peers_->has_failed(); }
   [[noreturn]] void fail(std::exception_ptr error) override { peers_->fail(std::move(error)); }
-  void leave() override { peers_->leave_together(); }
+  void leave(const std::function<void(const PeerError&)>& on_late_rank) override {
+    peers_->leave_together(on_late_rank);
+  }
 
  private:
   // In this rank's replica, or in another one.

@@ -6,7 +6,7 @@
 #include <tuple>
 
 #include "gpipe/execute/step/calls.h"
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {

@@ -10,7 +10,7 @@
 #include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/step.h"
 #include "gpipe/execute/values/checked_options.h"
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe::detail {
 namespace {

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/error.h"
 #include "gpipe/execute/values/peers.h"
 #include "gpipe/interpret/stuck_error.h"
 #include "gpipe/model/deferred_weights.h"
@@ -91,6 +92,9 @@ struct PipelineOptions {
   TORCH_ARG(std::shared_ptr<Peers>, peers) = nullptr;
   // Called by the watchdog at once; the error itself waits for the layers at work to return.
   TORCH_ARG(std::function<void(const StuckError&)>, on_stuck) = {};
+  // Called once while Pipeline::leave, or the destructor, waits for other ranks: with an error that names the one that
+  // has not come for 5 seconds, or for an eighth of the world's timeout if that is less. The wait goes on.
+  TORCH_ARG(std::function<void(const PeerError&)>, on_late_rank) = {};
 
  public:
   // Adds a text that all ranks have to give alike, such as "learning rate 0.1": anything of the program that would make

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/mpi_carrier.h"
 
 namespace gpipe {
 namespace {
@@ -64,16 +63,12 @@ CarrierKind wanted_carrier() {
 
 std::string name(CarrierKind kind) { return kind == CarrierKind::kMpi ? "mpi" : "gloo"; }
 
-std::unique_ptr<Carrier> make_gloo_carrier(c10d::ProcessGroupGloo& group) {
-  return std::make_unique<GlooCarrier>(group);
-}
-
 std::unique_ptr<Carrier> make_carrier([[maybe_unused]] CarrierKind kind, [[maybe_unused]] const World& world,
                                       c10d::ProcessGroupGloo& group) {
 #ifdef GPIPE_HAS_MPI
   if (kind == CarrierKind::kMpi) return make_mpi_carrier(world, group);
 #endif
-  return make_gloo_carrier(group);
+  return std::make_unique<GlooCarrier>(group);
 }
 
 }  // namespace gpipe

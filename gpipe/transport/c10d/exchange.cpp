@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
 
@@ -56,6 +56,15 @@ std::vector<WireRecord> unbundle(const WireRecord& bundle, int num_ranks) {
 }
 
 }  // namespace
+
+void Exchange::Star::send_all(const WireRecord& record, std::int64_t step) const {
+  for (const auto& sender : senders) {
+    if (sender != nullptr) send(*sender, record, step);
+  }
+  for (const auto& sender : senders) {
+    if (sender != nullptr) sender->flush();
+  }
+}
 
 Exchange::Star Exchange::make_star(int root, int first_rank, int num_ranks, FlowScope scope) {
   const World& world = peers_.world();
@@ -131,9 +140,7 @@ std::vector<WireRecord> Exchange::gather(const WireRecord& own) {
     return unbundle(receive(*star.receivers[0], world_number_), world.size);
   }
   std::vector<WireRecord> by_rank = receive_all(own);
-  const WireRecord all = bundle(by_rank);
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) send(*star.senders[rank], all, world_number_);
-  for (std::size_t rank = 1; rank < by_rank.size(); ++rank) star.senders[rank]->flush();  // the caller may change them
+  star.send_all(bundle(by_rank), world_number_);
   return by_rank;
 }
 
@@ -142,8 +149,7 @@ std::vector<WireRecord> Exchange::collect(const WireRecord& own) {
   Star& star = world_star();
   ++world_number_;
   if (peers_.world().rank != 0) {
-    send(*star.senders[0], own, world_number_);
-    star.senders[0]->flush();
+    star.send_all(own, world_number_);
     return {};
   }
   return receive_all(own);
@@ -162,12 +168,7 @@ WireRecord Exchange::broadcast(int root, WireRecord record) {
   Star& star = replica_star(root);
   ++replica_number_;
   if (peers_.world().rank != root) return receive(*star.receivers[static_cast<std::size_t>(root)], replica_number_);
-  for (const auto& sender : star.senders) {
-    if (sender != nullptr) send(*sender, record, replica_number_);
-  }
-  for (const auto& sender : star.senders) {
-    if (sender != nullptr) sender->flush();
-  }
+  star.send_all(record, replica_number_);
   return record;
 }
 

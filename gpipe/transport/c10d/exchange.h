@@ -40,6 +40,9 @@ class Exchange {
   struct Star {
     std::vector<std::unique_ptr<FlowSender>> senders;      // by rank, on the root; else only the one to the root
     std::vector<std::unique_ptr<FlowReceiver>> receivers;  // by rank, on the root; else only the one from the root
+
+    // To all that there are senders to. From then on the tensors may be written to.
+    void send_all(const detail::WireRecord& record, std::int64_t step) const;
   };
 
   Star make_star(int root, int first_rank, int num_ranks, FlowScope scope);

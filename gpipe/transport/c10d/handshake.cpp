@@ -1,6 +1,10 @@
 #include "gpipe/transport/c10d/handshake.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#include <openssl/rand.h>
 
 #include <chrono>
 #include <thread>
@@ -13,6 +17,16 @@ namespace {
 template <typename Message>
 std::string bytes_of(const Message& message) {
   return {reinterpret_cast<const char*>(&message), sizeof message};
+}
+
+Proof make_proof(const std::string& secret, const std::string& message) {
+  Proof proof{};
+  unsigned int size = 0;
+  const unsigned char* made =
+      HMAC(EVP_sha256(), secret.data(), static_cast<int>(secret.size()),
+           reinterpret_cast<const unsigned char*>(message.data()), message.size(), proof.data(), &size);
+  if (made == nullptr || size != proof.size()) throw HandshakeError("OpenSSL cannot make an HMAC-SHA256 here");
+  return proof;
 }
 
 [[noreturn]] void throw_refused(Status status, const Hello& hello, const std::string& where) {
@@ -52,6 +66,14 @@ void check_opening(const Message& message, const std::string& where) {
 
 }  // namespace
 
+Nonce make_nonce() {
+  Nonce nonce{};
+  if (RAND_bytes(nonce.data(), static_cast<int>(nonce.size())) != 1) {
+    throw HandshakeError("the system has no random bits to meet other ranks with");
+  }
+  return nonce;
+}
+
 Proof joining_proof(const std::string& secret, const Hello& hello, const Challenge& challenge) {
   return make_proof(secret, "gpipe joins" + bytes_of(hello) + bytes_of(challenge));
 }
@@ -59,6 +81,8 @@ Proof joining_proof(const std::string& secret, const Hello& hello, const Challen
 Proof welcoming_proof(const std::string& secret, const Hello& hello, const Challenge& challenge) {
   return make_proof(secret, "gpipe welcomes" + bytes_of(hello) + bytes_of(challenge));
 }
+
+bool is_same(const Proof& a, const Proof& b) { return CRYPTO_memcmp(a.data(), b.data(), a.size()) == 0; }
 
 bool prove(int socket, const std::string& secret, Hello hello, const std::string& where, Deadline deadline) {
   hello.nonce = make_nonce();

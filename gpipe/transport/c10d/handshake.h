@@ -15,10 +15,12 @@
 #include <string>
 
 #include "gpipe/os/file_descriptor.h"
-#include "gpipe/transport/c10d/proof.h"
 #include "gpipe/transport/c10d/socket.h"
 
 namespace gpipe {
+
+using Nonce = std::array<unsigned char, 32>;  // random, used once
+using Proof = std::array<unsigned char, 32>;  // whoever does not know the secret can neither make nor foresee it
 
 constexpr std::uint32_t kWireVersion = 3;
 constexpr std::array<char, 8> kWireMagic = {'g', 'p', 'i', 'p', 'e', '-', 'p', '\n'};
@@ -64,8 +66,13 @@ struct Verdict {
 };
 static_assert(sizeof(Verdict) == 64);
 
+// Throws HandshakeError if the system has no random bits.
+Nonce make_nonce();
+// HMAC-SHA256 of OpenSSL; throw HandshakeError if that has none.
 Proof joining_proof(const std::string& secret, const Hello& hello, const Challenge& challenge);
 Proof welcoming_proof(const std::string& secret, const Hello& hello, const Challenge& challenge);
+// In a time that says nothing about where they differ.
+bool is_same(const Proof& a, const Proof& b);
 
 // The connecting side. True: both know the secret. False: the other side has closed, or said nothing until the
 // deadline. Throws HandshakeError, which says `where`, if it is something else, of another version, or refuses.

@@ -1,5 +1,4 @@
-#include "gpipe/transport/c10d/mpi_carrier.h"
-
+// The carrier over MPI: see make_mpi_carrier.
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <mpi.h>
@@ -16,6 +15,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/blocked_signal.h"
+#include "gpipe/transport/c10d/carrier.h"
 #include "gpipe/transport/c10d/socket.h"
 
 namespace gpipe {

@@ -2,16 +2,16 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <openssl/evp.h>
 
 #include <algorithm>
 #include <array>
 #include <cstring>
 #include <limits>
-#include <numeric>
+#include <memory>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/c10d/proof.h"
-#include "gpipe/transport/on_host.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe {
 namespace {
@@ -198,8 +198,7 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
     if (parts[index].is_defined != 0) left -= checked_bytes(parts[index], index, left);
   }
   ReceivedPacket received;
-  received.has_checksum = (fixed.flags & kHasChecksum) != 0;
-  received.checksum = fixed.checksum;
+  if ((fixed.flags & kHasChecksum) != 0) received.checksum = fixed.checksum;
   received.packet.step = fixed.step;
   received.packet.micro_batch = fixed.micro_batch;
   received.packet.is_weighted = (fixed.flags & kIsWeighted) != 0;
@@ -218,9 +217,16 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
 }
 
 std::uint64_t checksum_of(const Tensors& payload) {
-  Checksum checksum;
-  for (const at::Tensor& bytes : payload) checksum.add(bytes.data_ptr(), bytes.nbytes());
-  return checksum.value();
+  const std::unique_ptr<EVP_MD_CTX, void (*)(EVP_MD_CTX*)> context(EVP_MD_CTX_new(), EVP_MD_CTX_free);
+  if (context == nullptr || EVP_DigestInit_ex(context.get(), EVP_sha256(), nullptr) != 1) {
+    throw HandshakeError("OpenSSL cannot make a SHA-256 sum here");
+  }
+  for (const at::Tensor& bytes : payload) EVP_DigestUpdate(context.get(), bytes.data_ptr(), bytes.nbytes());
+  std::array<unsigned char, EVP_MAX_MD_SIZE> sum{};
+  EVP_DigestFinal_ex(context.get(), sum.data(), nullptr);
+  std::uint64_t first = 0;
+  std::memcpy(&first, sum.data(), sizeof first);
+  return first;
 }
 
 }  // namespace gpipe

@@ -6,6 +6,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,7 @@ struct SentPacket {
 struct ReceivedPacket {
   Packet packet;
   Tensors payload;  // views of the tensors' memory, to be received into, in order
-  std::uint64_t checksum = 0;
-  bool has_checksum = false;
+  std::optional<std::uint64_t> checksum;
 };
 
 std::size_t header_bytes(const FlowLimits& limits);
@@ -46,7 +46,7 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
 // any tensor.
 ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits);
 
-// Of all tensors, in order.
+// The first 8 bytes of the SHA-256 sum of all tensors, in order.
 std::uint64_t checksum_of(const Tensors& payload);
 
 }  // namespace gpipe

@@ -1,26 +1,22 @@
 // Peers: the other ranks of a world, connected over c10d.
 #pragma once
 
-#include <condition_variable>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
-#include <optional>
-#include <string>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
-#include <vector>
+#include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/os/own_process.h"
 #include "gpipe/transport/c10d/carrier.h"
-#include "gpipe/transport/c10d/failure_report.h"
+#include "gpipe/transport/c10d/meeting.h"
+#include "gpipe/transport/c10d/part_end.h"
 #include "gpipe/transport/c10d/proven_device.h"
-#include "gpipe/transport/c10d/proven_store.h"
-#include "gpipe/transport/c10d/store_server.h"
 #include "gpipe/transport/fingerprint.h"
 
 namespace gpipe {
@@ -35,15 +31,12 @@ enum class FlowScope { kReplica, kWorld };
 // the other ranks notice, and everything throws that error from then on. A rank that leaves in between, with nothing
 // more to say, is no error for those who want nothing from it.
 //
-// Thread-safe.
+// Thread-safe. What is about other ranks REQUIRES a world of more than one.
 class Peers {
  public:
-  // Waits for all ranks. Throws
-  //   EnvironmentError   naming GPIPE_SECRET, if there is none and the ranks are not all on the loopback, or GPIPE_CARRIER, if
-  //                      what it asks for is not there
+  // Waits for all ranks. Throws as Meeting does, and
+  //   EnvironmentError   naming GPIPE_CARRIER, if what it asks for is not there
   //   FingerprintError   if the ranks have been given different carriers
-  //   HandshakeError     if rank 0 refuses, is no gpipe, or of another version
-  //   PeerError          naming the first rank that has not come within the timeout
   explicit Peers(World world);
   // In a process that was forked since, the connections stay as they are, for the parent's use.
   ~Peers();
@@ -51,23 +44,23 @@ class Peers {
   Peers& operator=(const Peers&) = delete;
 
   const World& world() const { return world_; }
-  // REQUIRES: a world of more than one.
   c10d::ProcessGroupGloo& group() { return *group_; }
   // For the headers of packets, and for their bytes; may be the same.
   Carrier& header_carrier() { return *header_carrier_; }
   Carrier& carrier() { return byte_carrier_ != nullptr ? *byte_carrier_ : *header_carrier_; }
-  c10d::Store& store() { return *store_; }
+  c10d::Store& store() { return *meeting_->store(); }
 
   // Where a rank is, for an error.
-  PeerPlace place_of(int rank) const;
+  PeerPlace place_of(int rank) const { return meeting_->place_of(rank); }
 
   // Every rank gives its own. On a difference every rank throws FingerprintError, with the same text. May be called
   // again.
   void compare(const Fingerprint& fingerprint);
 
-  // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Throws
-  // PeerError.
-  void leave_together();
+  // Until all ranks have called it: as the last thing, so that none leaves while others still talk to it. Calls
+  // `on_late` once, with an error that names the rank that it waits for, if that has not come for 5 s, or for an eighth
+  // of the timeout if that is less. Throws PeerError.
+  void leave_together(const std::function<void(const PeerError&)>& on_late = {});
 
   // So many numbers for flows, from the one it returns: between ranks of one replica, or of the whole world. REQUIRES:
   // the ranks of a replica, or all, make the same calls in the same order.
@@ -80,44 +73,25 @@ class Peers {
   [[noreturn]] void fail(std::exception_ptr error, bool silent = false);
   // Throws the first error, if there is one, and CallError in a process that was forked since.
   void check() const;
-  bool has_failed() const;
+  bool has_failed() const { return end_.has_begun(); }
 
   // Calls `wake` once when this rank's part ends, until `forget`; at once if it has ended. `wake` must not call back.
-  int on_failure(std::function<void()> wake);
-  void forget(int listener);
+  int on_failure(std::function<void()> wake) { return end_.add_listener(std::move(wake)); }
+  void forget(int listener) { end_.forget(listener); }
 
  private:
-  void connect();
-  std::string meeting_address() const;
-  void meet();
   void connect_gloo();
-  void connect_carrier();
-  std::vector<detail::WireRecord> gather(const std::string& name, const detail::WireRecord& own);
-  std::optional<FailureReport> failure_report_of_rank(int rank);
-  std::exception_ptr find_culprit(const std::exception_ptr& error, const FailureReport& own);
-  void let_others_read(const std::exception_ptr& error);
-  double grace_seconds() const;
 
   const OwnProcess process_;
   const World world_;
-  const CarrierKind carrier_kind_;
-  std::unique_ptr<StoreServer> server_;  // on rank 0
-  std::string own_address_;
-  c10::intrusive_ptr<ProvenStore> store_;
+  std::unique_ptr<Meeting> meeting_;  // this and what follows are null in a world of one
   std::shared_ptr<ProvenDevice> device_;
   c10::intrusive_ptr<c10d::ProcessGroupGloo> group_;
   std::unique_ptr<Carrier> header_carrier_;
   std::unique_ptr<Carrier> byte_carrier_;  // null: the other one
-  std::vector<std::string> hosts_;         // by rank
-  int num_gathered_ = 0;
-
-  mutable std::mutex mutex_;  // of everything below
-  mutable std::condition_variable ended_;
-  bool ending_ = false;
-  std::exception_ptr error_;  // once it is clear who is to blame
+  PartEnd end_;
+  std::mutex mutex_;  // of the numbers
   std::map<FlowScope, int> num_flows_;
-  std::map<int, std::function<void()>> listeners_;
-  int next_listener_ = 0;
 };
 
 }  // namespace gpipe

@@ -66,8 +66,8 @@ class ProvenPair final : public GlooPair {
       int milliseconds = milliseconds_until(deadline);
       if (listener.milliseconds() >= 0) milliseconds = std::min(milliseconds, listener.milliseconds());
       poll(entries.data(), entries.size(), milliseconds);
-      std::vector<RankListener::Connection> connections = listener.attend();
-      if (!connections.empty()) return std::move(connections.front().socket);
+      std::vector<FileDescriptor> connections = listener.attend();
+      if (!connections.empty()) return std::move(connections.front());
     }
     return {};
   }

@@ -21,7 +21,7 @@ bool send_whole(int socket, const Message& message) {
 }  // namespace
 
 void RankListener::watch(std::vector<pollfd>& entries) const {
-  if (!is_open()) return;
+  if (!listener_.is_open()) return;
   entries.push_back({listener_.get(), POLLIN, 0});
   for (const Candidate& candidate : candidates_) entries.push_back({candidate.socket.get(), POLLIN, 0});
 }
@@ -66,29 +66,22 @@ void RankListener::accept_all() {
   }
 }
 
-std::vector<RankListener::Connection> RankListener::attend() {
-  std::vector<Connection> connections;
-  if (!is_open()) return connections;
+std::vector<FileDescriptor> RankListener::attend() {
+  std::vector<FileDescriptor> proven;
+  if (!listener_.is_open()) return proven;
   accept_all();
   std::deque<Candidate> waiting;
   for (Candidate& candidate : candidates_) {
-    switch (attend(candidate)) {
-      case Outcome::kWaits:
-        waiting.push_back(std::move(candidate));
-        break;
-      case Outcome::kProven:
-        connections.push_back({static_cast<int>(candidate.hello.rank), std::move(candidate.socket)});
-        break;
-      case Outcome::kGone:
-        break;
-    }
+    const Outcome outcome = attend(candidate);
+    if (outcome == Outcome::kWaits) waiting.push_back(std::move(candidate));
+    if (outcome == Outcome::kProven) proven.push_back(std::move(candidate.socket));
   }
   candidates_ = std::move(waiting);
   if (terms_.expected.empty()) {
     candidates_.clear();
     listener_.reset();
   }
-  return connections;
+  return proven;
 }
 
 RankListener::Outcome RankListener::attend(Candidate& candidate) {

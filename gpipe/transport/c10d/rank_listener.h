@@ -34,22 +34,15 @@ class RankListener {
   static constexpr std::size_t kMostCandidates = 128;
   static constexpr double kProofSeconds = 5;
 
-  struct Connection {
-    int rank = -1;
-    FileDescriptor socket;  // non-blocking
-  };
-
   RankListener(FileDescriptor listener, ListenerTerms terms)
       : listener_(std::move(listener)), terms_(std::move(terms)) {}
 
-  bool is_open() const { return listener_.is_open(); }
-  const std::set<int>& expected() const { return terms_.expected; }
   // Adds what there is to wait for with poll().
   void watch(std::vector<pollfd>& entries) const;
   // For poll(): until the next candidate's time is over; -1 if there is none.
   int milliseconds() const;
-  // Takes what has come since; gives those who have proven themselves.
-  std::vector<Connection> attend();
+  // Takes what has come since; gives the connections, non-blocking, of those who have proven themselves.
+  std::vector<FileDescriptor> attend();
   // How many were turned away, and why the last one was; empty if none was.
   std::string refusals() const;
 

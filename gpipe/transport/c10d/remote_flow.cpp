@@ -49,31 +49,33 @@ std::string text_of(const std::exception_ptr& error) {
 
 FlowEnd::FlowEnd(Peers& peers, RemoteFlowOptions options) : peers_(peers), options_(std::move(options)) {
   check_options(options_, peers_);
-  listener_ = peers_.on_failure([this] {
+  listener_ = peers_.on_failure([this] { abort(); });
+}
+
+template <typename Change>
+void FlowEnd::change(const Change& make) {
+  {
     const std::lock_guard<std::mutex> lock(mutex_);
+    make();
+  }
+  changed_.notify_all();
+}
+
+void FlowEnd::abort() {
+  change([this] {
     stopping_ = true;
     for (const Work& work : waiting_) work->abort();
-    changed_.notify_all();
   });
 }
 
 void FlowEnd::stop() {
   peers_.forget(listener_);
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    stopping_ = true;
-    for (const Work& work : waiting_) work->abort();
-  }
-  changed_.notify_all();
+  abort();
   if (thread_.joinable()) thread_.join();
 }
 
 void FlowEnd::cancel() {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    cancelled_ = true;
-  }
-  changed_.notify_all();
+  change([this] { cancelled_ = true; });
 }
 
 PeerPlace FlowEnd::place(int micro_batch) const {
@@ -82,8 +84,6 @@ PeerPlace FlowEnd::place(int micro_batch) const {
   place.micro_batch = micro_batch;
   return place;
 }
-
-void FlowEnd::fail_with(std::exception_ptr error, bool silent) { peers_.fail(std::move(error), silent); }
 
 template <typename Ready>
 void FlowEnd::wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready, int micro_batch, const char* verb) {
@@ -103,18 +103,18 @@ void FlowEnd::wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready,
     try {
       std::rethrow_exception(lost);
     } catch (const ProtocolError&) {
-      fail_with(lost);
+      peers_.fail(lost);
     } catch (...) {
-      fail_with(std::make_exception_ptr(PeerError(
+      peers_.fail(std::make_exception_ptr(PeerError(
           place(micro_batch),
           fmt::format("lost, while this rank waited to {}: {}; see that rank's own output", verb, text_of(lost)))));
     }
   }
-  fail_with(std::make_exception_ptr(PeerError(
-                place(micro_batch), fmt::format("silent for {} s, while this rank waited to {}; if it was only slow, "
-                                                "raise GPIPE_TIMEOUT",
-                                                seconds, verb))),
-            /*silent=*/true);
+  peers_.fail(std::make_exception_ptr(PeerError(
+                  place(micro_batch), fmt::format("silent for {} s, while this rank waited to {}; if it was only slow, "
+                                                  "raise GPIPE_TIMEOUT",
+                                                  seconds, verb))),
+              /*silent=*/true);
 }
 
 bool FlowEnd::finish(const Work& work) {
@@ -129,16 +129,18 @@ bool FlowEnd::finish(const Work& work) {
   } catch (...) {
     error = std::current_exception();
   }
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (lost_ == nullptr) lost_ = error;
-  }
-  changed_.notify_all();
+  lose(error);
   return false;
 }
 
+void FlowEnd::lose(const std::exception_ptr& error) {
+  change([&] {
+    if (lost_ == nullptr) lost_ = error;
+  });
+}
+
 FlowSender::FlowSender(Peers& peers, RemoteFlowOptions options) : FlowEnd(peers, std::move(options)) {
-  start([this] { run(); });
+  thread_ = std::thread([this] { run(); });
 }
 
 FlowSender::~FlowSender() {
@@ -159,7 +161,6 @@ void FlowSender::put(const Packet& packet) {
       lock, [&] { return lost_ == nullptr && on_the_way_.size() < static_cast<std::size_t>(options_.capacity); },
       packet.micro_batch, "send");
   std::vector<Work> works;
-  std::exception_ptr error;
   try {
     const BlockedSignal scope(SIGPIPE);
     works.push_back(peers_.header_carrier().send(bytes_tensor(std::move(sent.header)), options_.peer, options_.id));
@@ -167,10 +168,7 @@ void FlowSender::put(const Packet& packet) {
       works.push_back(peers_.carrier().send(bytes, options_.peer, options_.id));
     }
   } catch (...) {
-    error = std::current_exception();
-  }
-  if (error != nullptr) {
-    lost_ = error;
+    lost_ = std::current_exception();
     wait_until(
         lock, [] { return false; }, packet.micro_batch, "send");
   }
@@ -186,8 +184,7 @@ void FlowSender::flush() {
 }
 
 void FlowSender::reset(std::int64_t) {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  cancelled_ = false;
+  change([this] { cancelled_ = false; });
 }
 
 void FlowSender::run() {
@@ -202,17 +199,15 @@ void FlowSender::run() {
     for (const Work& work : waiting_) {
       if (!finish(work)) return;
     }
-    {
-      const std::lock_guard<std::mutex> lock(mutex_);
+    change([this] {
       waiting_.clear();
       on_the_way_.pop_front();
-    }
-    changed_.notify_all();
+    });
   }
 }
 
 FlowReceiver::FlowReceiver(Peers& peers, RemoteFlowOptions options) : FlowEnd(peers, std::move(options)) {
-  start([this] { run(); });
+  thread_ = std::thread([this] { run(); });
 }
 
 FlowReceiver::~FlowReceiver() { stop(); }
@@ -228,7 +223,7 @@ Packet FlowReceiver::take(int micro_batch) {
   changed_.notify_all();
   const bool is_of_step = step < 0 || packet.step == step;
   if (!is_of_step || (micro_batch >= 0 && packet.micro_batch != micro_batch)) {
-    fail_with(std::make_exception_ptr(ProtocolError(
+    peers_.fail(std::make_exception_ptr(ProtocolError(
         place(micro_batch),
         fmt::format("it sent micro-batch {} of step {}, but {} of step {} was expected", packet.micro_batch,
                     packet.step, micro_batch < 0 ? std::string("one") : std::to_string(micro_batch), step))));
@@ -237,15 +232,13 @@ Packet FlowReceiver::take(int micro_batch) {
 }
 
 void FlowReceiver::reset(std::int64_t step) {
-  {
-    const std::lock_guard<std::mutex> lock(mutex_);
+  change([&] {
     cancelled_ = false;
     step_ = step;
     arrived_.erase(
         std::remove_if(arrived_.begin(), arrived_.end(), [&](const Packet& packet) { return packet.step < step; }),
         arrived_.end());
-  }
-  changed_.notify_all();
+  });
 }
 
 // The next packet, whole; false if it does not come any more.
@@ -274,7 +267,7 @@ bool FlowReceiver::receive(ReceivedPacket& received) {
   for (const at::Tensor& bytes : received.payload) works.push_back(post(peers_.carrier(), bytes));
   const bool is_whole = std::all_of(works.begin(), works.end(), [&](const Work& work) { return finish(work); });
   forget();
-  if (is_whole && received.has_checksum && checksum_of(received.payload) != received.checksum) {
+  if (is_whole && received.checksum && checksum_of(received.payload) != *received.checksum) {
     throw ProtocolError(place(received.packet.micro_batch), "its bytes do not fit their checksum");
   }
   return is_whole;
@@ -291,18 +284,13 @@ void FlowReceiver::run() {
       }
       ReceivedPacket received;
       if (!receive(received)) return;
-      {
-        const std::lock_guard<std::mutex> lock(mutex_);
+      change([&] {
         if (received.packet.step >= step_) arrived_.push_back(std::move(received.packet));
-      }
-      changed_.notify_all();
+      });
     }
   } catch (...) {
-    // Nothing that comes after it could be trusted.
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (lost_ == nullptr) lost_ = std::current_exception();
+    lose(std::current_exception());  // nothing that comes after it could be trusted
   }
-  changed_.notify_all();
 }
 
 }  // namespace gpipe

@@ -52,25 +52,25 @@ class FlowEnd {
   FlowEnd(Peers& peers, RemoteFlowOptions options);
   ~FlowEnd() = default;
 
-  // Starts and ends the thread that waits for Gloo. `stop` leaves what is on its way.
-  template <typename Run>
-  void start(Run run) {
-    thread_ = std::thread(std::move(run));
-  }
+  // Ends the thread, and leaves what is on its way.
   void stop();
+  // Makes a change with the lock held, and lets everybody who waits here look again.
+  template <typename Change>
+  void change(const Change& make);
 
   // Waits until `ready`, with the lock held; throws as above, without the lock. `verb` says what for: "send".
   template <typename Ready>
   void wait_until(std::unique_lock<std::mutex>& lock, const Ready& ready, int micro_batch, const char* verb);
   // For the thread: whether the operation has ended well. Otherwise the peer is lost, or the flow is stopping.
   bool finish(const Work& work);
+  // Nothing will come or go any more, because of the first such error.
+  void lose(const std::exception_ptr& error);
   PeerPlace place(int micro_batch) const;
-  // Ends this rank's part because of what Gloo threw.
-  [[noreturn]] void fail_with(std::exception_ptr error, bool silent = false);
 
   Peers& peers_;
   const RemoteFlowOptions options_;
-  std::mutex mutex_;  // of everything below
+  std::thread thread_;  // that waits for Gloo
+  std::mutex mutex_;    // of everything below
   std::condition_variable changed_;
   bool cancelled_ = false;
   bool stopping_ = false;      // this rank's part has ended, or this end is being destroyed
@@ -78,8 +78,10 @@ class FlowEnd {
   std::vector<Work> waiting_;  // what the thread waits for
 
  private:
+  // Ends all waits.
+  void abort();
+
   int listener_ = -1;
-  std::thread thread_;
 };
 
 // Thread-safe; packets go in the order of the puts.

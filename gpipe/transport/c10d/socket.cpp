@@ -41,6 +41,18 @@ bool wait_for(int socket, short events, Deadline deadline) {
   }
 }
 
+// `move` moves what it can of the bytes behind the first `done`.
+template <typename Move>
+bool move_all(int socket, std::size_t size, short events, Deadline deadline, const Move& move) {
+  for (std::size_t done = 0; done < size;) {
+    const ssize_t moved = move(done);
+    if (moved > 0) done += static_cast<std::size_t>(moved);
+    if (moved > 0) continue;
+    if (moved == 0 || (errno != EAGAIN && errno != EINTR) || !wait_for(socket, events, deadline)) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 Deadline deadline_in(double seconds) {
@@ -115,31 +127,14 @@ SocketName name_of(int socket) {
 }
 
 bool read_all(int socket, void* bytes, std::size_t size, Deadline deadline) {
-  auto* next = static_cast<char*>(bytes);
-  while (size > 0) {
-    const ssize_t got = recv(socket, next, size, 0);
-    if (got > 0) {
-      next += got;
-      size -= static_cast<std::size_t>(got);
-    } else if (got == 0 || (errno != EAGAIN && errno != EINTR) || !wait_for(socket, POLLIN, deadline)) {
-      return false;
-    }
-  }
-  return true;
+  return move_all(socket, size, POLLIN, deadline,
+                  [&](std::size_t done) { return recv(socket, static_cast<char*>(bytes) + done, size - done, 0); });
 }
 
 bool write_all(int socket, const void* bytes, std::size_t size, Deadline deadline) {
-  const auto* next = static_cast<const char*>(bytes);
-  while (size > 0) {
-    const ssize_t put = send(socket, next, size, MSG_NOSIGNAL);
-    if (put > 0) {
-      next += put;
-      size -= static_cast<std::size_t>(put);
-    } else if ((errno != EAGAIN && errno != EINTR) || !wait_for(socket, POLLOUT, deadline)) {
-      return false;
-    }
-  }
-  return true;
+  return move_all(socket, size, POLLOUT, deadline, [&](std::size_t done) {
+    return send(socket, static_cast<const char*>(bytes) + done, size - done, MSG_NOSIGNAL);
+  });
 }
 
 }  // namespace gpipe

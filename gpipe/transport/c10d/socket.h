@@ -1,11 +1,14 @@
-// TCP sockets with deadlines: to listen on one address, to connect, to read and write a known number of bytes.
+// Deadlines, and TCP sockets that keep them: to listen on one address, to connect, to read and write a known number of
+// bytes.
 #pragma once
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstddef>
 #include <string>
+#include <thread>
 
 #include "gpipe/os/file_descriptor.h"
 
@@ -17,6 +20,16 @@ using Deadline = std::chrono::steady_clock::time_point;
 Deadline deadline_in(double seconds);
 // For poll(): 0 if it has passed.
 int milliseconds_until(Deadline deadline);
+// Looks again and again, with growing pauses, whether it is true; false if it is not until the deadline.
+template <typename IsTrue>
+bool look_until(Deadline deadline, const IsTrue& is_true) {
+  for (std::chrono::microseconds pause{200}; !is_true();
+       pause = std::min(2 * pause, std::chrono::microseconds(10'000))) {
+    if (milliseconds_until(deadline) == 0) return false;
+    std::this_thread::sleep_for(pause);
+  }
+  return true;
+}
 
 // The numeric address of a host, or that address itself. Throws HandshakeError if nobody knows it.
 std::string resolve(const std::string& host);
