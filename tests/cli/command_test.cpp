@@ -9,7 +9,7 @@
 
 #include "cli/option_names.h"
 #include "run_command.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 
 namespace gpipe::cli {
 namespace {

@@ -14,7 +14,7 @@
 #include "gpipe/os/opened_file.h"
 #include "gpipe/os/paths.h"
 #include "gpipe/os/pipe.h"
-#include "tests/os/scratch.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -23,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(ReplaceFile, TheOldFileStaysWhenTheWriterFails) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const auto write_half = [](const std::string& temporary) {
     OutputFile(real_file_system(), temporary).write("ne", 2);
@@ -35,7 +35,7 @@ TEST(ReplaceFile, TheOldFileStaysWhenTheWriterFails) {
 }
 
 TEST(ReplaceFile, ThreadsThatReplaceOneFileLeaveOneOfTheirsWhole) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   std::vector<std::thread> threads;
   for (const char letter : {'a', 'b', 'c', 'd'}) {
     threads.emplace_back([&folder, content = std::string(100'000, letter)] {
@@ -50,7 +50,7 @@ TEST(ReplaceFile, ThreadsThatReplaceOneFileLeaveOneOfTheirsWhole) {
 }
 
 TEST(ReplaceFile, TheErrorCarriesTheErrnoOfTheCall) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   try {
     replace_file(real_file_system(), folder.path("missing/file"), "new");
     FAIL() << "a file in a folder that is not there was written";
@@ -61,7 +61,7 @@ TEST(ReplaceFile, TheErrorCarriesTheErrnoOfTheCall) {
 }
 
 TEST(ReadFile, WhatCannotBeReadIsAnErrorThatSaysWhatToDo) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "content");
   EXPECT_EQ(read_text(folder.path("file"), 7), "content");
   EXPECT_EQ(MappedFile(folder.path("file")).view(), "content");
@@ -75,7 +75,7 @@ TEST(ReadFile, WhatCannotBeReadIsAnErrorThatSaysWhatToDo) {
 }
 
 TEST(Paths, AnswerForFilesFoldersAndWhatIsNotThere) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "");
   EXPECT_TRUE(is_there(folder.path("file")));
   EXPECT_FALSE(is_folder(folder.path("file")));

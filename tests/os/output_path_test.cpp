@@ -12,7 +12,8 @@
 #include <fstream>
 
 #include "gpipe/os/output_file.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -22,7 +23,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(OutputPath, IsNewOrPlainOrAStreamOrRefused) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   EXPECT_EQ(look_at_output(folder.path("none")).kind, OutputKind::kNew);
   EXPECT_EQ(look_at_output(folder.write("file", "x")).kind, OutputKind::kPlainFile);
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
@@ -40,7 +41,7 @@ TEST(OutputPath, IsNewOrPlainOrAStreamOrRefused) {
 }
 
 TEST(OutputPath, IsNotReplacedUnlessItIsAPlainFile) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink("file", folder.path("link"));
@@ -59,7 +60,7 @@ TEST(OutputPath, IsNotReplacedUnlessItIsAPlainFile) {
 }
 
 TEST(OutputPath, ATemporaryNameThatSomebodyHasTakenIsNotFollowed) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const std::string temporary = "file." + std::to_string(getpid()) + ".tmp";
   std::filesystem::create_symlink("file", folder.path(temporary));
@@ -68,7 +69,7 @@ TEST(OutputPath, ATemporaryNameThatSomebodyHasTakenIsNotFollowed) {
 }
 
 TEST(OutputFileLimit, IsAnErrorLikeThatOfAFullDisk) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const FileSizeLimit limit(100);
   EXPECT_THAT(
