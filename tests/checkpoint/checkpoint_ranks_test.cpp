@@ -9,8 +9,10 @@
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/execute/all_ranks.h"
 #include "tests/checkpoint/training.h"
+#include "tests/model/same_bits.h"
 #include "tests/os/fault_file_system.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
+#include "tests/os/reserved_port.h"
 #include "tests/transport/ranks.h"
 
 namespace gpipe::test {
@@ -22,8 +24,8 @@ using ::testing::HasSubstr;
 class CheckpointRanksTest : public CheckpointTest {
  protected:
   static std::vector<std::exception_ptr> try_ranks(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
-    const int port = free_port("127.0.0.1");
-    return run_each(size, [&](int rank) { work(std::make_shared<Peers>(world_of(rank, size, port))); });
+    const ReservedPort port;
+    return run_each(size, [&](int rank) { work(std::make_shared<Peers>(world_of(rank, size, port.number()))); });
   }
   static void run_on_ranks(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
     for (const std::exception_ptr& error : try_ranks(size, work)) EXPECT_EQ(text_of(error), "");
@@ -211,7 +213,7 @@ TEST_F(CheckpointRanksTest, HoldLayersThatFoundTheirRankLater) {
     int num_tensors = 0;
     for (const auto& [key, tensor] : load_model(folder_ + name).tensors) {
       ++num_tensors;
-      EXPECT_TRUE(torch::equal(tensor, expected.at(key))) << name << " " << key;
+      EXPECT_TRUE(same_bits(tensor, expected.at(key))) << name << " " << key;
     }
     EXPECT_EQ(num_tensors, static_cast<int>(expected.size())) << name;
     EXPECT_EQ(load_slots(latest_checkpoint(folder_ + name), read_manifest(latest_checkpoint(folder_ + name))).size(),
@@ -221,9 +223,9 @@ TEST_F(CheckpointRanksTest, HoldLayersThatFoundTheirRankLater) {
 
 TEST_F(CheckpointRanksTest, OfReplicasAreWrittenByTheFirstAndResumedByAll) {
   const auto run_replicas = [](int num_stages, const std::function<void(std::shared_ptr<Peers>)>& work) {
-    const int port = free_port("127.0.0.1");
+    const ReservedPort port;
     const auto errors = run_each(2 * num_stages, [&](int rank) {
-      World world = world_of(rank, 2 * num_stages, port);
+      World world = world_of(rank, 2 * num_stages, port.number());
       world.num_replicas = 2;
       work(std::make_shared<Peers>(world));
     });

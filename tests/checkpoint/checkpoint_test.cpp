@@ -5,14 +5,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <fstream>
 #include <future>
 
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/weights.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/comes_true.h"
 #include "tests/os/fault_file_system.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 #include "training.h"
 
 namespace gpipe {
@@ -43,7 +46,7 @@ TEST_P(ResumeTest, OnAnyNumberOfStagesIsBitIdentical) {
       const TrainingState state = second.load(path);
       EXPECT_EQ(state.step, 5);
       EXPECT_EQ(state.data_position, "batch 5");
-      EXPECT_TRUE(torch::equal(second.steps(5), loss)) << what;
+      EXPECT_TRUE(test::same_bits(second.steps(5), loss)) << what;
       expect_same(second, straight, what);
     }
   }
@@ -68,7 +71,7 @@ TEST_F(CheckpointTest, GivesBackWhatItWasGiven) {
   EXPECT_EQ(state.metadata, training.state().metadata);
   ASSERT_EQ(state.added.size(), 1u);
   EXPECT_EQ(state.added[0].first, "gpipe.table");
-  EXPECT_TRUE(torch::equal(state.added[0].second, at::arange(4)));
+  EXPECT_TRUE(test::same_bits(state.added[0].second, at::arange(4)));
 
   const Manifest manifest = read_manifest(saved.path);
   EXPECT_EQ(manifest.layout.num_workers, 2);
@@ -281,7 +284,7 @@ TEST_F(CheckpointTest, WeightsGoToAPlainSequentialAndBack) {
   other->eval();
   pipeline->eval();
   const at::Tensor input = torch::randn({4, 5});
-  EXPECT_TRUE(torch::equal(other->forward(input), pipeline->forward(input)));
+  EXPECT_TRUE(test::same_bits(other->forward(input), pipeline->forward(input)));
 
   Pipeline third(LayerChain(nn::convert_batch_norm(torch::nn::Sequential(
                      torch::nn::Linear(5, 4), torch::nn::BatchNorm1d(4), torch::nn::Linear(4, 3)))),
@@ -292,13 +295,13 @@ TEST_F(CheckpointTest, WeightsGoToAPlainSequentialAndBack) {
   EXPECT_EQ(load_weights(folder_, third, head_only).num_loaded, 2);
   EXPECT_EQ(load_weights(folder_, third).num_loaded, 9);
   third->eval();
-  EXPECT_TRUE(torch::equal(third->forward(input), pipeline->forward(input)));
+  EXPECT_TRUE(test::same_bits(third->forward(input), pipeline->forward(input)));
 
   const std::string file = folder_ + "/plain.safetensors";
   for (at::Tensor& parameter : other->parameters()) parameter.detach().mul_(2);
   save_weights(file, *other);
   load_weights(file, *pipeline);
-  EXPECT_TRUE(torch::equal(other->forward(input), pipeline->forward(input)));
+  EXPECT_TRUE(test::same_bits(other->forward(input), pipeline->forward(input)));
 }
 
 // Three steps on a plain module and three on a pipeline are six on either.
@@ -349,7 +352,7 @@ TEST_F(CheckpointTest, GoesFromAPlainSequentialToAPipelineAndBack) {
     EXPECT_EQ(loaded.notes, state.notes);
     second.steps(3, 3);
     for (std::size_t index = 0; index < straight.parameters().size(); ++index) {
-      EXPECT_TRUE(torch::equal(second.parameters()[index], straight.parameters()[index])) << folder << index;
+      EXPECT_TRUE(test::same_bits(second.parameters()[index], straight.parameters()[index])) << folder << index;
     }
   }
   Plain pipeline(/*is_pipeline=*/true);
@@ -387,7 +390,8 @@ TEST_F(CheckpointTest, HoldsALayerThatIsInTheChainTwice) {
     load_checkpoint(folder, second.pipeline, second.optimizer);
     second.step();
     for (std::size_t index = 0; index < first.pipeline->parameters().size(); ++index) {
-      EXPECT_TRUE(torch::equal(first.pipeline->parameters()[index], second.pipeline->parameters()[index])) << momentum;
+      EXPECT_TRUE(test::same_bits(first.pipeline->parameters()[index], second.pipeline->parameters()[index]))
+          << momentum;
     }
   }
 }
@@ -423,8 +427,13 @@ TEST_F(CheckpointTest, OfTheWriterHoldsTheMomentOfItsSave) {
     training.steps(2);  // while nothing is written yet
     EXPECT_EQ(latest_checkpoint(folder_), "");
     const std::int64_t bytes = writer.copy_bytes();
-    auto next = std::async(std::launch::async,
-                           [&] { return writer.save(training.pipeline, *training.optimizer, training.state()); });
+    std::atomic<int> saver{0};
+    auto next = std::async(std::launch::async, [&] {
+      saver = test::own_thread_number();
+      return writer.save(training.pipeline, *training.optimizer, training.state());
+    });
+    // It waits for the first one, for as long as that takes, which is what it reports.
+    EXPECT_TRUE(test::comes_true([&] { return saver != 0 && test::is_asleep(saver); }));
     EXPECT_EQ(next.wait_for(std::chrono::milliseconds(50)), std::future_status::timeout);
     files.open_gate();
     EXPECT_GT(next.get(), 0.04);

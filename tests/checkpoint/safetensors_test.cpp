@@ -14,7 +14,9 @@
 #include <random>
 
 #include "gpipe/checkpoint/content_hash.h"
+#include "tests/model/same_bits.h"
 #include "tests/os/fault_file_system.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -25,9 +27,6 @@ using ::testing::ThrowsMessage;
 
 class SafetensorsTest : public ::testing::Test {
  protected:
-  SafetensorsTest() { std::filesystem::create_directories(folder_); }
-  ~SafetensorsTest() override { std::filesystem::remove_all(folder_); }
-
   std::string write(const std::string& bytes) const {
     std::ofstream(path_, std::ios::binary) << bytes;
     return path_;
@@ -37,17 +36,11 @@ class SafetensorsTest : public ::testing::Test {
     for (int index = 0; index < 8; ++index) length[index] = static_cast<char>(header.size() >> (8 * index));
     return write(length + header + data);
   }
-  std::string bytes() const {
-    std::ifstream file(path_, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-  std::size_t num_files() const {
-    return std::distance(std::filesystem::directory_iterator(folder_), std::filesystem::directory_iterator());
-  }
+  std::string bytes() const { return test::content_of(path_); }
+  std::size_t num_files() const { return folder_.num_entries(); }
 
-  const std::filesystem::path folder_ =
-      std::filesystem::temp_directory_path() / ("gpipe_safetensors_" + std::to_string(getpid()));
-  const std::string path_ = folder_ / "weights.safetensors";
+  const test::TemporaryFolder folder_;
+  const std::string path_ = folder_.path("weights.safetensors");
 };
 
 Safetensors sample() {
@@ -80,10 +73,7 @@ TEST_F(SafetensorsTest, WhatIsSavedComesBackBitForBit) {
     const auto found = std::find_if(loaded.tensors.begin(), loaded.tensors.end(),
                                     [name = name](const auto& item) { return item.first == name; });
     ASSERT_NE(found, loaded.tensors.end()) << name;
-    EXPECT_EQ(found->second.scalar_type(), tensor.scalar_type());
-    EXPECT_EQ(found->second.sizes(), tensor.sizes());
-    const at::Tensor contiguous = tensor.contiguous();
-    EXPECT_EQ(std::memcmp(found->second.data_ptr(), contiguous.data_ptr(), contiguous.nbytes()), 0) << name;
+    EXPECT_TRUE(test::same_bits(found->second, tensor)) << name;
   }
   EXPECT_EQ(num_files(), 1u);
 }
@@ -108,15 +98,17 @@ TEST_F(SafetensorsTest, ReplacesAFileOnlyWhenTheNewOneIsWhole) {
   EXPECT_THROW(save_safetensors(path_, {{{"z", torch::ones(1)}, {"z", torch::ones(1)}}, {}}), InvalidArgument);
   EXPECT_THROW(save_safetensors(path_, {{{"__metadata__", torch::ones(1)}}, {}}), InvalidArgument);
   EXPECT_EQ(bytes(), before);
-  EXPECT_THROW(save_safetensors(folder_ / "none" / "file", sample()), CheckpointError);
+  EXPECT_THROW(save_safetensors(folder_.path("none/file"), sample()), CheckpointError);
   EXPECT_EQ(num_files(), 1u);
 }
 
 TEST_F(SafetensorsTest, RefusesWhatIsNotASoundFile) {
   EXPECT_THAT([&] { load_safetensors(write("abc")); }, ThrowsMessage<CheckpointError>(HasSubstr("it has 3 bytes")));
   EXPECT_THAT([&] { load_safetensors(write("")); }, ThrowsMessage<CheckpointError>(HasSubstr("it has 0 bytes")));
-  EXPECT_THAT([&] { load_safetensors(folder_ / "none"); }, ThrowsMessage<CheckpointError>(HasSubstr("No such file")));
-  EXPECT_THAT([&] { load_safetensors(folder_); }, ThrowsMessage<CheckpointError>(HasSubstr("is not a plain file")));
+  EXPECT_THAT([&] { load_safetensors(folder_.path("none")); },
+              ThrowsMessage<CheckpointError>(HasSubstr("No such file")));
+  EXPECT_THAT([&] { load_safetensors(folder_.path()); },
+              ThrowsMessage<CheckpointError>(HasSubstr("is not a plain file")));
   if (TORCH_VERSION_MAJOR < 2) {
     EXPECT_THAT(
         [&] { load_safetensors(write_with_header(R"({"a":{"dtype":"U16","shape":[1],"data_offsets":[0,2]}})", "12")); },
@@ -149,16 +141,16 @@ TEST_F(SafetensorsTest, OfOtherProgramsHaveNoHashAndLoad) {
 }
 
 TEST_F(SafetensorsTest, AreNotPutInThePlaceOfWhatIsNoPlainFile) {
-  const std::string pipe = folder_ / "pipe";
+  const std::string pipe = folder_.path("pipe");
   ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
-  std::filesystem::create_symlink("none", folder_ / "link");
+  std::filesystem::create_symlink("none", folder_.path("link"));
   for (const char* name : {"pipe", "link"}) {
-    EXPECT_THAT([&] { save_safetensors(folder_ / name, sample()); },
+    EXPECT_THAT([&] { save_safetensors(folder_.path(name), sample()); },
                 ThrowsMessage<CheckpointError>(HasSubstr("is not a plain file")));
   }
-  std::filesystem::create_symlink("none", folder_ / "model.safetensors.index.json");
-  EXPECT_THROW(save_safetensors_set(folder_, sample(), 1000), CheckpointError);
-  EXPECT_TRUE(std::filesystem::is_symlink(folder_ / "model.safetensors.index.json"));
+  std::filesystem::create_symlink("none", folder_.path("model.safetensors.index.json"));
+  EXPECT_THROW(save_safetensors_set(folder_.path(), sample(), 1000), CheckpointError);
+  EXPECT_TRUE(std::filesystem::is_symlink(folder_.path("model.safetensors.index.json")));
   EXPECT_TRUE(std::filesystem::is_fifo(pipe));
   EXPECT_EQ(num_files(), 3u);
 }
@@ -209,7 +201,7 @@ TEST_F(SafetensorsTest, ElementsThatAreNotAlignedAreRead) {
       load_safetensors(write_with_header(R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},)"
                                          R"("b":{"dtype":"F32","shape":[2],"data_offsets":[1,9]}})",
                                          values));
-  EXPECT_TRUE(torch::equal(loaded.tensors[1].second, torch::tensor({1.0F, 2.0F})));
+  EXPECT_TRUE(test::same_bits(loaded.tensors[1].second, torch::tensor({1.0F, 2.0F})));
 }
 
 TEST_F(SafetensorsTest, AFileIsTheOldOneOrTheNewOneWhateverCallFails) {
@@ -220,8 +212,8 @@ TEST_F(SafetensorsTest, AFileIsTheOldOneOrTheNewOneWhateverCallFails) {
   ASSERT_GE(whole.num_calls(), 7);
   for (const Fault fault : {Fault::kKill, Fault::kPowerLoss, Fault::kTornRename, Fault::kNoSpace, Fault::kIoError}) {
     for (int call = 0; call < whole.num_calls(); ++call) {
-      std::filesystem::remove_all(folder_);
-      std::filesystem::create_directories(folder_);
+      std::filesystem::remove_all(folder_.path());
+      std::filesystem::create_directories(folder_.path());
       save_safetensors(path_, old_content);
       FaultFileSystem files(fault, call);
       EXPECT_THROW(save_safetensors(path_, new_content, files), CheckpointError);
@@ -241,9 +233,9 @@ TEST_F(SafetensorsTest, AFileIsTheOldOneOrTheNewOneWhateverCallFails) {
 
 TEST_F(SafetensorsTest, AModelInSeveralFilesComesBack) {
   const Safetensors saved = sample();
-  save_safetensors_set(folder_, saved, 60);
+  save_safetensors_set(folder_.path(), saved, 60);
   EXPECT_GT(num_files(), 4u);
-  const std::string index = folder_ / "model.safetensors.index.json";
+  const std::string index = folder_.path("model.safetensors.index.json");
   const Safetensors loaded = load_safetensors_set(index);
   save_safetensors(path_, saved);
   const Safetensors expected = load_safetensors(path_);
@@ -255,7 +247,7 @@ TEST_F(SafetensorsTest, AModelInSeveralFilesComesBack) {
   }
 
   std::string first;
-  for (const auto& entry : std::filesystem::directory_iterator(folder_)) {
+  for (const auto& entry : std::filesystem::directory_iterator(folder_.path())) {
     if (entry.path().filename().string().rfind("model-00001-of-", 0) == 0) first = entry.path();
   }
   ASSERT_FALSE(first.empty());
@@ -270,7 +262,7 @@ TEST_F(SafetensorsTest, AModelInSeveralFilesComesBack) {
 TEST_F(SafetensorsTest, AnIndependentReaderInPythonReadsAndWritesTheSame) {
   const Safetensors saved = sample();
   save_safetensors(path_, saved);
-  const std::string json_path = folder_ / "tensors.json";
+  const std::string json_path = folder_.path("tensors.json");
   const auto python = [&](const std::string& mode, const std::string& file, const std::string& redirection) {
     return std::system(fmt::format("python3 {}/independent_reader.py {} '{}' {} '{}'", GPIPE_TEST_DIR, mode, file,
                                    redirection, json_path)
@@ -285,7 +277,7 @@ TEST_F(SafetensorsTest, AnIndependentReaderInPythonReadsAndWritesTheSame) {
   }
   EXPECT_EQ(read.at("BFloat16")[0], "BF16");
 
-  const std::string other = folder_ / "python.safetensors";
+  const std::string other = folder_.path("python.safetensors");
   ASSERT_EQ(python("write", other, "<"), 0);
   const Safetensors loaded = load_safetensors(other);
   const Safetensors expected = load_safetensors(path_);

@@ -3,15 +3,15 @@
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
-#include <unistd.h>
 
-#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "gpipe/gpipe.h"
 #include "gpipe/transport/c10d/peers.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 
@@ -156,7 +156,7 @@ inline void expect_same(Training& a, Training& b, const std::string& what) {
   ASSERT_EQ(tensors[0].size(), tensors[1].size()) << what;
   for (const auto& [name, tensor] : tensors[0]) {
     ASSERT_EQ(tensors[1].count(name), 1u) << what << ": " << name;
-    EXPECT_TRUE(torch::equal(tensor, tensors[1][name])) << what << ": " << name;
+    EXPECT_TRUE(test::same_bits(tensor, tensors[1][name])) << what << ": " << name;
   }
   ASSERT_EQ(one.manifest.groups.size(), other.manifest.groups.size());
   for (std::size_t group = 0; group < one.manifest.groups.size(); ++group) {
@@ -165,13 +165,12 @@ inline void expect_same(Training& a, Training& b, const std::string& what) {
   EXPECT_EQ(one.manifest.pipeline_step, other.manifest.pipeline_step) << what;
 }
 
-// A folder of the test's own.
 class CheckpointTest : public ::testing::Test {
- protected:
-  CheckpointTest() { std::filesystem::remove_all(folder_); }
-  ~CheckpointTest() override { std::filesystem::remove_all(folder_); }
+ private:
+  const test::TemporaryFolder temporary_;
 
-  const std::string folder_ = std::filesystem::temp_directory_path() / ("gpipe_checkpoint_" + std::to_string(getpid()));
+ protected:
+  const std::string folder_ = temporary_.path("checkpoints");  // not there at the beginning
 };
 
 }  // namespace gpipe

@@ -5,10 +5,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <filesystem>
-
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/deferred_batch_norm.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -19,9 +19,8 @@ using ::testing::ThrowsMessage;
 
 class WeightsTest : public ::testing::Test {
  protected:
-  ~WeightsTest() override { std::filesystem::remove(path_); }
-  const std::string path_ =
-      std::filesystem::temp_directory_path() / ("gpipe_weights_" + std::to_string(getpid()) + ".safetensors");
+  const test::TemporaryFolder folder_;
+  const std::string path_ = folder_.path("weights.safetensors");
 };
 
 Pipeline make_pipeline(int num_stages, std::uint64_t seed, int width = 4) {
@@ -47,12 +46,12 @@ TEST_F(WeightsTest, GoFromOneSplitToAnother) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t index = 0; index < got.size(); ++index) {
     EXPECT_EQ(got[index].first, expected[index].first);
-    EXPECT_TRUE(torch::equal(got[index].second, expected[index].second)) << got[index].first;
+    EXPECT_TRUE(test::same_bits(got[index].second, expected[index].second)) << got[index].first;
   }
   trained->eval();
   other->eval();
   const at::Tensor input = torch::randn({4, 3});
-  EXPECT_TRUE(torch::equal(trained->forward(input), other->forward(input)));
+  EXPECT_TRUE(test::same_bits(trained->forward(input), other->forward(input)));
 }
 
 TEST_F(WeightsTest, WithTheStepATrainingGoesOnExactly) {
@@ -77,7 +76,7 @@ TEST_F(WeightsTest, WithTheStepATrainingGoesOnExactly) {
   Pipeline resumed = make(2);
   load_weights(path_, *resumed);
   resumed->set_step(whole->step());
-  EXPECT_TRUE(torch::equal(step(resumed), step(whole)));
+  EXPECT_TRUE(test::same_bits(step(resumed), step(whole)));
 }
 
 TEST_F(WeightsTest, OfAnotherModelAreRefusedAndNothingIsChanged) {
@@ -88,7 +87,7 @@ TEST_F(WeightsTest, OfAnotherModelAreRefusedAndNothingIsChanged) {
   EXPECT_THAT([&] { load_weights(path_, *other); },
               ThrowsMessage<CheckpointError>(AllOf(HasSubstr("another model"),
                                                    HasSubstr("\"block.0.linear.weight\": [4, 3] there, [5, 3] here"))));
-  EXPECT_TRUE(torch::equal(other->parameters().front(), before));
+  EXPECT_TRUE(test::same_bits(other->parameters().front(), before));
 
   torch::nn::Linear small(3, 4);
   EXPECT_THAT([&] { load_weights(path_, *small); },
@@ -107,7 +106,7 @@ TEST_F(WeightsTest, ThatFitAreLoadedIfItIsNotStrict) {
   save_weights(path_, *old_model);
   const at::Tensor head = new_model->parameters()[2].clone();
   EXPECT_THROW(load_weights(path_, *new_model), CheckpointError);
-  EXPECT_FALSE(torch::equal(new_model->parameters()[0], old_model->parameters()[0]));
+  EXPECT_FALSE(test::same_bits(new_model->parameters()[0], old_model->parameters()[0]));
   LoadWeightsOptions options;
   options.strict = false;
   const WeightsReport report = load_weights(path_, *new_model, options);
@@ -116,8 +115,8 @@ TEST_F(WeightsTest, ThatFitAreLoadedIfItIsNotStrict) {
   EXPECT_THAT(report.mismatched,
               ::testing::ElementsAre("\"1.weight\": [2, 4] there, [5, 4] here", "\"1.bias\": [2] there, [5] here"));
   EXPECT_THAT(report.unexpected, ::testing::IsEmpty());
-  EXPECT_TRUE(torch::equal(new_model->parameters()[0], old_model->parameters()[0]));
-  EXPECT_TRUE(torch::equal(new_model->parameters()[2], head));
+  EXPECT_TRUE(test::same_bits(new_model->parameters()[0], old_model->parameters()[0]));
+  EXPECT_TRUE(test::same_bits(new_model->parameters()[2], head));
 }
 
 TEST_F(WeightsTest, CanHaveAPrefixAndOtherNames) {
@@ -152,7 +151,7 @@ TEST_F(WeightsTest, OfPublicFilesLoadInSpiteOfTheirHabits) {
   load_weights({wrapped, {}}, "file", *pipeline);
   for (const at::Tensor& parameter : pipeline->parameters()) {
     EXPECT_EQ(parameter.scalar_type(), at::kFloat);
-    EXPECT_TRUE(torch::equal(parameter, torch::full_like(parameter, 0.5)));
+    EXPECT_TRUE(test::same_bits(parameter, torch::full_like(parameter, 0.5)));
   }
 }
 

@@ -16,6 +16,7 @@
 
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
 #include "tests/checkpoint_files/largest_allocation.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -170,8 +171,6 @@ TEST(Manifest, EveryMutatedOneIsReadOrRefused) {
 
 class CheckpointFolder : public ::testing::Test {
  protected:
-  ~CheckpointFolder() override { std::filesystem::remove_all(folder_); }
-
   std::string add(std::int64_t step) {
     Manifest manifest;
     manifest.step = step;
@@ -184,7 +183,8 @@ class CheckpointFolder : public ::testing::Test {
     return names;
   }
 
-  const std::string folder_ = std::filesystem::temp_directory_path() / ("gpipe_folder_" + std::to_string(getpid()));
+  const test::TemporaryFolder temporary_;
+  const std::string folder_ = temporary_.path("checkpoints");  // not there at the beginning
 };
 
 TEST_F(CheckpointFolder, LatestIsWhatWasSavedLast) {

@@ -10,7 +10,7 @@
 
 #include "cli/failure.h"
 #include "run_command.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 
 namespace gpipe::cli {
 namespace {

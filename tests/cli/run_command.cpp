@@ -9,10 +9,9 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <stdexcept>
+
+#include "tests/os/comes_true.h"
 
 extern char** environ;
 
@@ -68,27 +67,7 @@ int wait_for(pid_t child) {
 
 }  // namespace
 
-TemporaryFolder::TemporaryFolder() {
-  std::string pattern = (std::filesystem::temp_directory_path() / "gpipe-test-XXXXXX").string();
-  if (mkdtemp(pattern.data()) == nullptr) throw std::runtime_error("cannot make a folder");
-  path_ = pattern;
-}
-
-TemporaryFolder::~TemporaryFolder() {
-  std::error_code ignored;
-  std::filesystem::remove_all(path_, ignored);
-}
-
-std::string TemporaryFolder::write(const std::string& name, const std::string& content) const {
-  std::ofstream(path(name), std::ios::binary) << content;
-  return path(name);
-}
-
-std::string read_file(const std::string& path) {
-  std::ostringstream content;
-  content << std::ifstream(path, std::ios::binary).rdbuf();
-  return content.str();
-}
+std::string read_file(const std::string& path) { return test::content_of(path); }
 
 std::size_t longest_line(const std::string& text) {
   std::size_t longest = 0;
@@ -117,7 +96,7 @@ Outcome run_gpipe_with_signal(const Arguments& arguments, const std::string& tex
     siginfo_t info{};
     return waitid(P_PID, child, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == child;
   };
-  while (read_file(files.out).find(text) == std::string::npos && !has_ended()) usleep(10000);
+  test::comes_true([&] { return read_file(files.out).find(text) != std::string::npos || has_ended(); }, 60);
   kill(child, signal);
   Outcome outcome;
   outcome.exit_code = wait_for(child);

@@ -4,6 +4,8 @@
 #include <string>
 #include <vector>
 
+#include "tests/os/temporary_folder.h"
+
 namespace gpipe::cli {
 
 struct Outcome {
@@ -28,21 +30,7 @@ Outcome run_gpipe_into(const std::string& output_path, const Arguments& argument
 Outcome run_gpipe_on_terminal(const Arguments& arguments, int columns, const Arguments& environment = {},
                               bool shows_errors = false);
 
-// A new folder, removed with all it holds at the end of the test.
-class TemporaryFolder {
- public:
-  TemporaryFolder();
-  ~TemporaryFolder();
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  std::string path(const std::string& name) const { return path_ + "/" + name; }
-  // Returns the path.
-  std::string write(const std::string& name, const std::string& content) const;
-
- private:
-  std::string path_;
-};
+using test::TemporaryFolder;
 
 std::string read_file(const std::string& path);
 

@@ -8,7 +8,7 @@
 
 #include "gpipe/schedule/registry.h"
 #include "run_command.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 
 namespace gpipe::cli {
 namespace {

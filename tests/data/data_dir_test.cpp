@@ -54,14 +54,14 @@ TEST(DataDir, FollowsTheEnvironment) {
 }
 
 TEST(DataDir, FindsADataSet) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Variable own("GPIPE_DATA_DIR", folder.path());
   folder.write("kjv/kjv.txt", "x");
   EXPECT_EQ(find_data_set("kjv"), folder.path("kjv"));
 }
 
 TEST(DataDir, SaysHowToGetAMissingDataSet) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Variable own("GPIPE_DATA_DIR", folder.path());
   EXPECT_THAT(
       refusal([] { find_data_set("cifar10"); }),
@@ -71,7 +71,7 @@ TEST(DataDir, SaysHowToGetAMissingDataSet) {
 
 // As in a folder that must not be read, but for root, too: a link to itself.
 TEST(DataDir, SaysWhyItCannotBeRead) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const Variable own("GPIPE_DATA_DIR", folder.path());
   std::filesystem::create_symlink("kjv", folder.path("kjv"));
   EXPECT_THAT(refusal([] { find_data_set("kjv"); }),
@@ -81,7 +81,7 @@ TEST(DataDir, SaysWhyItCannotBeRead) {
 }
 
 TEST(DataDir, SaysWhichFileIsMissing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(file_in(folder.path(), folder.write("here", "x").substr(folder.path().size() + 1), "get it"),
             folder.path("here"));
   EXPECT_EQ(refusal([&] { file_in(folder.path(), "gone", "get it"); }), folder.path() + ": no file gone in it; get it");

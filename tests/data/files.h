@@ -1,55 +1,19 @@
-// Small files for the tests of the readers, in a folder that goes away with them, and what a reader says about them.
+// What the small files of the tests of the readers are made of, and what a reader says about them.
 #pragma once
 
 #include <gtest/gtest.h>
-#include <stdlib.h>
 #include <zlib.h>
 
-#include <cstdint>
-#include <filesystem>
-#include <fstream>
-#include <iterator>
+#include <algorithm>
 #include <random>
 #include <string>
 
 #include "data/data_error.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe::data {
 
-class Folder {
- public:
-  Folder() {
-    std::string name = (std::filesystem::temp_directory_path() / "gpipe-data-XXXXXX").string();
-    if (mkdtemp(name.data()) == nullptr) throw std::runtime_error("no temporary folder");
-    path_ = name;
-  }
-  ~Folder() {
-    std::error_code ignored;
-    std::filesystem::remove_all(path_, ignored);
-  }
-  Folder(const Folder&) = delete;
-  Folder& operator=(const Folder&) = delete;
-
-  std::string path() const { return path_.string(); }
-  std::string path(const std::string& name) const { return (path_ / name).string(); }
-  // Makes the file, and the folders on the way to it. Returns its path.
-  std::string write(const std::string& name, const std::string& bytes) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << bytes;
-    return path(name);
-  }
-  std::string read(const std::string& name) const {
-    std::ifstream file(path_ / name, std::ios::binary);
-    return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
-  }
-  std::size_t num_entries() const {
-    return static_cast<std::size_t>(
-        std::distance(std::filesystem::directory_iterator(path_), std::filesystem::directory_iterator()));
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using test::TemporaryFolder;
 
 inline std::string gzipped(const std::string& bytes) {
   z_stream stream = {};

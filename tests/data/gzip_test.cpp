@@ -23,7 +23,7 @@ std::string gunzip_refusal(const std::string& bytes, std::int64_t max_bytes = kM
 }
 
 TEST(Gzip, UnpacksWhatWasPacked) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(read_bytes(folder.write("a.gz", gzipped(sample_text()))), sample_text());
   EXPECT_EQ(read_bytes(folder.write("name_says_nothing", gzipped("x"))), "x");
   // Far more than three times its size, so that the room grows.
@@ -36,7 +36,7 @@ TEST(Gzip, UnpacksSeveralMembersOneAfterTheOther) {
 }
 
 TEST(Gzip, PassesPlainFilesThrough) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_EQ(read_bytes(folder.write("plain", sample_text())), sample_text());
   EXPECT_EQ(read_bytes(folder.write("short", "\x1f")), "\x1f");
 }
@@ -66,7 +66,7 @@ TEST(Gzip, RefusesWhatFollowsItsEnd) {
 }
 
 TEST(Gzip, RefusesWhatIsEmpty) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { read_bytes(folder.write("nothing", "")); }), HasSubstr("nothing: empty"));
   EXPECT_THAT(refusal([&] { read_bytes(folder.write("nothing.gz", "")); }), HasSubstr("nothing.gz: empty"));
   EXPECT_THAT(gunzip_refusal(gzipped("")), HasSubstr("empty"));
@@ -76,19 +76,19 @@ TEST(Gzip, RefusesWhatIsTooLargeBeforeItFillsTheMemory) {
   const std::string packed = gzipped(std::string(10000000, 'x'));
   EXPECT_THAT(gunzip_refusal(packed, 9999999), HasSubstr("unpacks to more than 9999999 bytes"));
   EXPECT_EQ(gunzip(packed, "a.gz", 10000000).size(), 10000000U);
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string plain = folder.write("plain", "12345");
   EXPECT_THAT(refusal([&] { read_bytes(plain, 4); }), HasSubstr("has more than 4 bytes"));
   EXPECT_EQ(read_bytes(plain, 5), "12345");
 }
 
 TEST(Gzip, RefusesAPlainFileThatIsNamedGzip) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { read_bytes(folder.write("page.gz", "<html>404")); }), HasSubstr("not gzip"));
 }
 
 TEST(Gzip, SaysWhyAFileCannotBeRead) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { read_bytes(folder.path("none")); }), HasSubstr("No such file"));
   EXPECT_THAT(refusal([&] { read_bytes(folder.path()); }), HasSubstr("Is a directory"));
   EXPECT_THAT(refusal([&] { read_bytes(folder.path("a\nb")); }), HasSubstr("a?b: "));

@@ -24,7 +24,7 @@ TEST(Idx, HasItsDimensionsAndValues) {
 }
 
 TEST(Idx, IsReadFromPlainAndGzipFiles) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string bytes = idx_bytes({3}, {7, 8, 9});
   EXPECT_THAT(read_idx(folder.write("labels", bytes), 1).values, ElementsAre(7, 8, 9));
   EXPECT_THAT(read_idx(folder.write("labels.gz", gzipped(bytes)), 1).values, ElementsAre(7, 8, 9));

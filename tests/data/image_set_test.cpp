@@ -25,19 +25,19 @@ std::vector<std::uint8_t> random_bytes(std::size_t size, unsigned seed) {
 
 constexpr std::size_t kFashionBytes = 28 * 28;
 
-void write_fashion(const Folder& folder, const std::string& images, const std::string& labels) {
+void write_fashion(const TemporaryFolder& folder, const std::string& images, const std::string& labels) {
   folder.write("t10k-images-idx3-ubyte.gz", gzipped(images));
   folder.write("t10k-labels-idx1-ubyte.gz", gzipped(labels));
 }
 
 std::string fashion_refusal(const std::string& images, const std::string& labels) {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_fashion(folder, images, labels);
   return refusal([&] { read_fashion_mnist(folder.path(), Split::kTest); });
 }
 
 TEST(FashionMnist, HasItsImagesAndLabels) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::vector<std::uint8_t> pixels = random_bytes(3 * kFashionBytes, 1);
   write_fashion(folder, idx_bytes({3, 28, 28}, pixels), idx_bytes({3}, {0, 9, 4}));
   const ImageSet set = read_fashion_mnist(folder.path(), Split::kTest);
@@ -51,14 +51,14 @@ TEST(FashionMnist, HasItsImagesAndLabels) {
 }
 
 TEST(FashionMnist, MayBeUnpacked) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("train-images-idx3-ubyte", idx_bytes({1, 28, 28}, random_bytes(kFashionBytes, 1)));
   folder.write("train-labels-idx1-ubyte", idx_bytes({1}, {2}));
   EXPECT_EQ(read_fashion_mnist(folder.path(), Split::kTrain).num, 1);
 }
 
 TEST(FashionMnist, SaysHowToGetWhatIsMissing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { read_fashion_mnist(folder.path(), Split::kTrain); }),
               AllOf(HasSubstr("no file train-images-idx3-ubyte.gz"), EndsWith("run gpipe get-data fashion-mnist")));
   EXPECT_THROW(read_fashion_mnist(folder.path(), Split::kDev), InvalidArgument);
@@ -142,7 +142,7 @@ std::string json_labels(unsigned first_batch, unsigned last_batch) {
   return json + "]";
 }
 
-void write_cifar(const Folder& folder, bool is_png) {
+void write_cifar(const TemporaryFolder& folder, bool is_png) {
   for (unsigned batch = 0; batch <= 5; ++batch) {
     folder.write(name_of(batch) + (is_png ? ".png" : ".bin"), is_png ? png_batch(batch) : binary_batch(batch));
   }
@@ -152,8 +152,8 @@ void write_cifar(const Folder& folder, bool is_png) {
 }
 
 TEST(Cifar10, IsTheSameInBothPackagings) {
-  const Folder binary;
-  const Folder png;
+  const TemporaryFolder binary;
+  const TemporaryFolder png;
   write_cifar(binary, false);
   write_cifar(png, true);
   for (const Split split : {Split::kTrain, Split::kTest}) {
@@ -173,7 +173,7 @@ TEST(Cifar10, IsTheSameInBothPackagings) {
 }
 
 TEST(Cifar10, RefusesBinaryBatchesThatAreNotWhole) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto binary_refusal = [&](const std::string& bytes) {
     folder.write("test_batch.bin", bytes);
     return refusal([&] { read_cifar10_binary(folder.path(), Split::kTest, kBatch); });
@@ -194,7 +194,7 @@ TEST(Cifar10, RefusesBinaryBatchesThatAreNotWhole) {
 }
 
 TEST(Cifar10, RefusesPngsThatAreDamagedOrOfAnotherKind) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("test_lables.json", json_labels(0, 0));
   const auto png_refusal = [&](const std::string& bytes) {
     folder.write("test_batch.png", bytes);
@@ -216,7 +216,7 @@ TEST(Cifar10, RefusesPngsThatAreDamagedOrOfAnotherKind) {
 }
 
 TEST(Cifar10, RefusesHostilePngsWithoutMuchMemory) {
-  const Folder folder;
+  const TemporaryFolder folder;
   std::string bytes = png_batch(0);
   bytes.replace(16, 8, "\x7f\xff\xff\xff\x7f\xff\xff\xff");  // the size in the header
   folder.write("test_batch.png", bytes);
@@ -224,7 +224,7 @@ TEST(Cifar10, RefusesHostilePngsWithoutMuchMemory) {
 }
 
 TEST(Cifar10, RefusesLabelsThatAreNone) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("test_batch.png", png_batch(0));
   const auto label_refusal = [&](const std::string& json) {
     folder.write("test_lables.json", json);

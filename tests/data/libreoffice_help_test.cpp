@@ -27,11 +27,12 @@ std::string page_of(Split split, int which = 0) {
   }
 }
 
-void write_page(const Folder& folder, const std::string& language, const std::string& name, const std::string& body) {
+void write_page(const TemporaryFolder& folder, const std::string& language, const std::string& name,
+                const std::string& body) {
   folder.write(language + "/text/" + name, "<html><body>" + body + "</body></html>");
 }
 
-ParallelCorpus read(const Folder& folder, const std::vector<std::string>& languages = {}) {
+ParallelCorpus read(const TemporaryFolder& folder, const std::vector<std::string>& languages = {}) {
   HelpOptions options;
   options.languages = languages;
   options.min_english_words = 1;
@@ -45,7 +46,7 @@ std::vector<std::string> shown(const std::vector<SentencePair>& pairs) {
 }
 
 TEST(LibreofficeHelp, JoinsParagraphsOfOnePageAndId) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string page = page_of(Split::kTrain);
   write_page(folder, "en-US", page, "<p id=a>One</p><p id=b>Two</p><p id=c>only English</p>");
   write_page(folder, "en-US", page_of(Split::kTrain, 1), "<p id=d>on another page</p>");
@@ -55,7 +56,7 @@ TEST(LibreofficeHelp, JoinsParagraphsOfOnePageAndId) {
 }
 
 TEST(LibreofficeHelp, LeavesOutWhatIsEmptyOrNotTranslatedOrRepeated) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string page = page_of(Split::kTrain);
   write_page(folder, "en-US", page, "<p id=a>Same</p><p id=b></p><p id=c>Three</p><p id=d>Four</p><p id=e>Four</p>");
   write_page(folder, "de", page,
@@ -64,7 +65,7 @@ TEST(LibreofficeHelp, LeavesOutWhatIsEmptyOrNotTranslatedOrRepeated) {
 }
 
 TEST(LibreofficeHelp, LeavesOutPairsWithFewEnglishWords) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string page = page_of(Split::kTrain);
   write_page(folder, "en-US", page, "<p id=a>Two words</p><p id=b>These are three</p>");
   write_page(folder, "de", page, "<p id=a>Das sind zwei Wörter</p><p id=b>Drei</p>");
@@ -76,7 +77,7 @@ TEST(LibreofficeHelp, LeavesOutPairsWithFewEnglishWords) {
 }
 
 TEST(LibreofficeHelp, SplitsByPageTheSameWayInEveryLanguage) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const Split split : {Split::kTrain, Split::kDev, Split::kTest}) {
     const std::string english = std::string("English of ") + to_string(split);
     write_page(folder, "en-US", page_of(split), "<p id=a>" + english + "</p>");
@@ -91,7 +92,7 @@ TEST(LibreofficeHelp, SplitsByPageTheSameWayInEveryLanguage) {
 }
 
 TEST(LibreofficeHelp, KeepsWhatIsOnATrainPageOutOfDevAndTest) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const Split split : {Split::kTrain, Split::kDev, Split::kTest}) {
     const std::string on_two = split == Split::kTrain ? "" : "<p id=b>on dev and test</p>";
     write_page(folder, "en-US", page_of(split), "<p id=a>on all</p>" + on_two);
@@ -117,7 +118,7 @@ TEST(LibreofficeHelp, HoldsOutAFewPercentOfThePages) {
 }
 
 TEST(LibreofficeHelp, LanguagesAreFoldersThatAreNoLinksAndNotEnglish) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* language : {"en-US", "en-GB", "cs", "pt-BR"}) {
     write_page(folder, language, page_of(Split::kTrain), std::string("<p id=a>in ") + language + "</p>");
   }
@@ -131,7 +132,7 @@ TEST(LibreofficeHelp, LanguagesAreFoldersThatAreNoLinksAndNotEnglish) {
 }
 
 TEST(LibreofficeHelp, LeavesOutValencianUnlessItIsNamed) {
-  const Folder folder;
+  const TemporaryFolder folder;
   for (const char* language : {"en-US", "ca", "ca-valencia"}) {
     write_page(folder, language, page_of(Split::kTrain), std::string("<p id=a>in ") + language + "</p>");
   }
@@ -140,7 +141,7 @@ TEST(LibreofficeHelp, LeavesOutValencianUnlessItIsNamed) {
 }
 
 TEST(LibreofficeHelp, SaysHowToGetWhatIsMissing) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { read(folder); }), HasSubstr("no language in it; run gpipe get-data libreoffice-help"));
   EXPECT_THAT(refusal([&] { help_languages(folder.path("none")); }), HasSubstr("run gpipe get-data"));
   const std::string page = page_of(Split::kTrain);
@@ -172,8 +173,8 @@ class CachedHelp : public ::testing::Test {
   }
   std::vector<std::string> train() { return shown(read_libreoffice_help(folder_.path(), options_).train); }
 
-  Folder folder_;
-  Folder cache_;
+  TemporaryFolder folder_;
+  TemporaryFolder cache_;
   HelpOptions options_;
   int num_read_ = 0;  // pages
 };
@@ -220,7 +221,7 @@ TEST_F(CachedHelp, NeedNotBeWritable) {
 }
 
 TEST(HelpCacheDir, IsInTheDataFolderAndOneForEachHelp) {
-  const Folder data;
+  const TemporaryFolder data;
   const char* old = std::getenv("GPIPE_DATA_DIR");
   const std::string before = old == nullptr ? "" : old;
   setenv("GPIPE_DATA_DIR", data.path().c_str(), 1);

@@ -78,7 +78,7 @@ TEST(ParallelCorpus, ArbitraryTextsAreReadOrRefusedAndNothingElse) {
 }
 
 TEST(AtomicFile, ReplacesWhatIsThereAndLeavesNothingElse) {
-  const Folder folder;
+  const TemporaryFolder folder;
   write_atomically(folder.path("new/file"), "one");
   EXPECT_EQ(folder.read("new/file"), "one");
   write_atomically(folder.path("new/file"), std::string("t\0o", 3));
@@ -87,7 +87,7 @@ TEST(AtomicFile, ReplacesWhatIsThereAndLeavesNothingElse) {
 }
 
 TEST(AtomicFile, LeavesWhatIsThereWhenItFails) {
-  const Folder folder;
+  const TemporaryFolder folder;
   folder.write("target/file", "old");  // a folder cannot be replaced by a file
   EXPECT_THAT(refusal([&] { write_atomically(folder.path("target"), "new"); }), HasSubstr("target: cannot write it: "));
   EXPECT_EQ(folder.read("target/file"), "old");

@@ -28,7 +28,7 @@ TEST(Text, HasAtLeastOneLineInBothParts) {
 }
 
 TEST(Text, IsReadFromSeveralFilesEachWithItsOwnDevPart) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const TextCorpus corpus =
       read_text({folder.write("a.txt", "1\n2\n"), folder.write("b.dict.dz", gzipped("3\n4\n"))}, 0.5);
   EXPECT_THAT(corpus.train, ElementsAre("1", "3"));
@@ -42,7 +42,7 @@ TEST(Text, CountsTheBytesThatAreNoUtf8) {
 }
 
 TEST(Text, RefusesACorpusThatIsEmpty) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const auto text_refusal = [&](const std::string& text) {
     return refusal([&] { read_text({folder.write("corpus.txt", text)}); });
   };

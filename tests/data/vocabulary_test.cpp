@@ -68,7 +68,7 @@ TEST(Vocabulary, HasFixedSpecialIdsAndSymbols) {
 }
 
 TEST(Vocabulary, IsTheSameEveryTime) {
-  const Folder folder;
+  const TemporaryFolder folder;
   VocabularyOptions options = small_options();
   options.max_sentences = 300;  // a random sample
   Vocabulary::train(sentences(), options).save(folder.path("a"));
@@ -80,7 +80,7 @@ TEST(Vocabulary, IsTheSameEveryTime) {
 }
 
 TEST(Vocabulary, ComesBackFromItsFile) {
-  const Folder folder;
+  const TemporaryFolder folder;
   const std::string path = folder.path("below/vocabulary.model");
   small_vocabulary().save(path);
   const Vocabulary again = Vocabulary::load(path);
@@ -91,7 +91,7 @@ TEST(Vocabulary, ComesBackFromItsFile) {
 }
 
 TEST(Vocabulary, RefusesFilesThatAreNone) {
-  const Folder folder;
+  const TemporaryFolder folder;
   EXPECT_THAT(refusal([&] { Vocabulary::load(folder.write("text", "no model")); }),
               HasSubstr("not a SentencePiece model"));
   EXPECT_THAT(refusal([&] { Vocabulary::load(folder.path("none")); }), HasSubstr("No such file"));

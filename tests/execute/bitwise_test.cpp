@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <atomic>
 #include <chrono>
 #include <random>
 #include <thread>
@@ -74,12 +75,14 @@ TEST_P(BitwiseTest, ThePartitionFoundByProfilingTrainsAsThePlainModelDoes) {
                    train_plainly(model, 13));
 }
 
-// While it lives, some of libtorch's operations, in every thread, forward and backward, take longer, each time others.
+// While it lives, some of libtorch's operations, in every thread, forward and backward, take longer, each time others:
+// every thread has a seed of its own, the number of those before it.
 class RandomDelays {
  public:
   RandomDelays()
       : handle_(at::addGlobalCallback(at::RecordFunctionCallback([](const at::RecordFunction&) {
-                                        thread_local std::mt19937 random{std::random_device()()};
+                                        static std::atomic<unsigned> num_threads{0};
+                                        thread_local std::mt19937 random{num_threads++};
                                         std::this_thread::sleep_for(std::chrono::microseconds(random() % 200));
                                         return std::unique_ptr<at::ObserverContext>();
                                       }).samplingProb(0.02))) {}

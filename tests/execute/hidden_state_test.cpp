@@ -3,11 +3,16 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <future>
+#include <memory>
+#include <set>
+
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/autocast.h"
 #include "gpipe/model/skip.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/test_models.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe {
 namespace {
@@ -95,7 +100,7 @@ TEST_F(HiddenState, UnderAutocastEveryRecomputeModeTrainsTheSameBits) {
       for (const at::Tensor& parameter : pipeline->parameters()) grads.push_back(parameter.grad());
       gradients.push_back(grads);
       for (std::size_t index = 0; index < grads.size(); ++index) {
-        EXPECT_TRUE(torch::equal(grads[index], gradients.front()[index])) << stages << " " << name(recompute);
+        EXPECT_TRUE(test::same_bits(grads[index], gradients.front()[index])) << stages << " " << name(recompute);
       }
     }
   }
@@ -153,7 +158,7 @@ TEST_F(HiddenState, AFailedStepLeavesBuffersAsTheyWere) {
   for (const at::Tensor& buffer : pipeline->buffers()) before.push_back(buffer.clone());
   EXPECT_THROW(pipeline->train_step(input, target.narrow(1, 0, 3), torch::nn::MSELoss()), ActionError);
   for (std::size_t index = 0; index < before.size(); ++index) {
-    EXPECT_TRUE(torch::equal(pipeline->buffers()[index], before[index])) << index;
+    EXPECT_TRUE(test::same_bits(pipeline->buffers()[index], before[index])) << index;
   }
 }
 
@@ -256,19 +261,24 @@ TEST_F(HiddenState, TheLayersAreTheUsersAgainAfterAPipelineWithTies) {
   }
   EXPECT_EQ(model->parameters().size(), 4U);
   const auto parameters = model->named_parameters();
-  EXPECT_TRUE(torch::equal(parameters["0.weight"], parameters["1.weight"]));
+  EXPECT_TRUE(test::same_bits(parameters["0.weight"], parameters["1.weight"]));
   EXPECT_NE(parameters["0.weight"].data_ptr(), parameters["1.weight"].data_ptr());
 }
 
 TEST_F(HiddenState, AWatchdogOfThePipelineNamesTheLayer) {
-  struct SleepyImpl : torch::nn::Module {
+  struct StuckImpl : torch::nn::Module {
     at::Tensor forward(const at::Tensor& x) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+      is_noticed.wait();
       return x;
     }
+    std::shared_future<void> is_noticed;
   };
-  torch::nn::Sequential model(Linear(4, 4), std::make_shared<SleepyImpl>(), Linear(4, 4));
-  Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2).balance({1, 2}).watchdog_seconds(0.4));
+  std::promise<void> noticed;
+  const auto stuck = std::make_shared<StuckImpl>();
+  stuck->is_noticed = noticed.get_future().share();
+  torch::nn::Sequential model(Linear(4, 4), stuck, Linear(4, 4));
+  Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2).balance({1, 2}).watchdog_seconds(0.4).on_stuck(
+                               [&](const StuckError&) { noticed.set_value(); }));
   EXPECT_THAT([&] { pipeline->train_step(input, target, torch::nn::MSELoss()); },
               ThrowsMessage<StuckError>(HasSubstr("worker 1 is in 1F0, layer 1 (1)")));
 }

@@ -16,7 +16,8 @@
 #include "gpipe/os/processors.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/validate.h"
-#include "tests/execute/reference.h"
+#include "tests/execute/plain_chain.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe {
 namespace {
@@ -55,15 +56,18 @@ struct Outcome {
 };
 
 Outcome train_plain(const Batch& batch) {
-  torch::nn::Sequential model = make_mlp();
-  torch::optim::Adam optimizer(model->parameters(), 1e-2);
+  test::PlainChain plain(LayerChain(make_mlp()), PipelineOptions(1).num_micro_batches(kNumMicroBatches));
+  torch::optim::Adam optimizer(plain.model().parameters(), 1e-2);
+  const auto loss = [](const Tensors& outputs, const Tensors& targets) {
+    return LossValue(cross_entropy(outputs.front(), targets.front()));
+  };
   Outcome outcome;
   for (int step = 0; step < kNumSteps; ++step) {
     optimizer.zero_grad();
-    outcome.losses.push_back(test::plain_step(model, batch.input, batch.target, kNumMicroBatches, step, cross_entropy));
+    outcome.losses.push_back(plain.train_step({batch.input}, {batch.target}, loss));
     optimizer.step();
   }
-  outcome.parameters = model->parameters();
+  outcome.parameters = plain.model().parameters();
   return outcome;
 }
 
@@ -78,11 +82,6 @@ Outcome train_pipeline(const Batch& batch, const PipelineOptions& options) {
   }
   outcome.parameters = pipeline->parameters();
   return outcome;
-}
-
-void expect_equal(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b) {
-  ASSERT_EQ(a.size(), b.size());
-  for (std::size_t index = 0; index < a.size(); ++index) EXPECT_TRUE(torch::equal(a[index], b[index])) << index;
 }
 
 // A layer that throws at a chosen micro-batch, forward or backward.
@@ -117,8 +116,8 @@ TEST_F(PipelineTest, TrainsTheSameBitsForEveryNumberOfStagesScheduleAndRecompute
           const Outcome outcome = train_pipeline(
               batch,
               PipelineOptions(num_stages).num_micro_batches(kNumMicroBatches).schedule(schedule).recompute(recompute));
-          expect_equal(outcome.losses, plain.losses);
-          expect_equal(outcome.parameters, plain.parameters);
+          EXPECT_TRUE(test::same_bits(outcome.losses, plain.losses));
+          EXPECT_TRUE(test::same_bits(outcome.parameters, plain.parameters));
         }
       }
     }
@@ -152,7 +151,7 @@ TEST_F(PipelineTest, DeferredBatchNormMovesOnceAStepForEveryScheduleAndRecompute
         for (const at::Tensor& buffer : pipeline->buffers()) result.push_back(buffer);
         EXPECT_EQ(pipeline->named_buffers()["1.num_batches_tracked"].item<std::int64_t>(), kNumSteps);
         if (first.empty()) first = result;
-        expect_equal(result, first);
+        EXPECT_TRUE(test::same_bits(result, first));
       }
     }
   }
@@ -163,7 +162,7 @@ TEST_F(PipelineTest, RunsAScheduleOfTheUsers) {
   const Outcome plain = train_plain(batch);
   const Schedule schedule = parse_schedule("0F0 0F1 0F2 0B0 0F3 0B1 0B2 0B3\n1F0 1B0 1F1 1F2 1B1 1B2 1F3 1B3\n");
   const Outcome outcome = train_pipeline(batch, PipelineOptions(2).custom_schedule(schedule));
-  expect_equal(outcome.parameters, plain.parameters);
+  EXPECT_TRUE(test::same_bits(outcome.parameters, plain.parameters));
 }
 
 TEST_F(PipelineTest, TheDropInForwardTrainsTheSameBitsAndPipelinesTheBackward) {
@@ -179,24 +178,21 @@ TEST_F(PipelineTest, TheDropInForwardTrainsTheSameBitsAndPipelinesTheBackward) {
       std::vector<at::Tensor> result = {loss.detach(), input.grad()};
       for (const at::Tensor& parameter : pipeline->parameters()) result.push_back(parameter.grad());
       if (first.empty()) first = result;
-      expect_equal(result, first);
+      EXPECT_TRUE(test::same_bits(result, first));
     }
   }
 }
 
 TEST_F(PipelineTest, TheDropInForwardEqualsThePlainModelForOneMicroBatch) {
   const Batch batch(8);
-  torch::nn::Sequential model = make_mlp();
-  LayerRun run;
-  const at::Tensor expected = test::plain_forward(model, batch.input, run);
+  test::PlainChain plain(LayerChain(make_mlp()), PipelineOptions(1));
+  const at::Tensor expected = plain.forward({batch.input}, {}).front();
   cross_entropy(expected, batch.target).backward();
   Pipeline pipeline(LayerChain(make_mlp()), PipelineOptions(3).num_micro_batches(1));
   const at::Tensor output = pipeline->forward(batch.input);
-  EXPECT_TRUE(torch::equal(output, expected));
+  EXPECT_TRUE(test::same_bits(output, expected));
   cross_entropy(output, batch.target).backward();
-  for (std::size_t index = 0; index < model->parameters().size(); ++index) {
-    EXPECT_TRUE(torch::equal(pipeline->parameters()[index].grad(), model->parameters()[index].grad())) << index;
-  }
+  test::expect_same_bits(*pipeline, plain.model());
 }
 
 TEST_F(PipelineTest, ASecondBackwardIsRefusedByName) {
@@ -225,7 +221,7 @@ TEST_F(PipelineTest, EvaluationUsesNoGradientAndEqualsThePlainModel) {
   const torch::NoGradGuard no_grad;
   const at::Tensor output = pipeline->forward(batch.input);
   EXPECT_FALSE(output.requires_grad());
-  EXPECT_TRUE(torch::equal(output, model->forward(batch.input)));
+  EXPECT_TRUE(test::same_bits(output, model->forward(batch.input)));
 }
 
 TEST_F(PipelineTest, KeepsThePlainModelsNames) {
@@ -293,7 +289,7 @@ TEST_F(PipelineTest, DrawsOutsideThePipelineAreUntouched) {
   const at::Tensor expected = torch::rand({4});
   torch::manual_seed(1);
   pipeline->train_step(batch.input, batch.target, torch::nn::CrossEntropyLoss());
-  EXPECT_TRUE(torch::equal(torch::rand({4}), expected));
+  EXPECT_TRUE(test::same_bits(torch::rand({4}), expected));
 }
 
 TEST_F(PipelineTest, AutocastOfTheCallerReachesTheStages) {

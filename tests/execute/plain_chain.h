@@ -1,10 +1,13 @@
-// The reference for chains of any layers: the same micro-batches one after the other, in the caller's thread, uncut.
+// The one oracle of training in the tests: plain gradient accumulation over the same micro-batches, one after the
+// other, in the caller's thread. It knows nothing of stages: it runs the layers of a chain in their order, each in its
+// random stream, adds up the gradients of tied weights at the end of a step, and divides losses that have weights once.
 #pragma once
 
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -13,20 +16,24 @@
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/model/step_listener.h"
 #include "gpipe/model/tie.h"
 #include "tests/execute/rematerializations.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe::test {
 
 class PlainChain {
  public:
-  // Takes micro-batches, replicated inputs, loss reduction and seed from `options`, and nothing else.
-  PlainChain(const LayerChain& chain, const PipelineOptions& options) : options_(options) {
+  // Takes micro-batches, replicated inputs, loss reduction and seed from `options`, and nothing else. Each of the
+  // replicas has a share of the samples, which is cut into that many micro-batches.
+  PlainChain(const LayerChain& chain, const PipelineOptions& options, int num_replicas = 1)
+      : options_(options), num_replicas_(num_replicas) {
     std::vector<std::string> names;
     for (int layer = 0; layer < chain.size(); ++layer) {
       layers_.push_back(chain.build(layer, options.seed()));
       names.push_back(chain.name(layer));
-      model_.register_module(names.back(), layers_.back().module);
+      register_nested(model_, names.back(), layers_.back().module);
     }
     ties_ = bind_ties(chain.ties(), names, layers_);
   }
@@ -43,85 +50,125 @@ class PlainChain {
     return tensors;
   }
 
+  // Adds the gradients of a mini-batch to those that are there, and gives its loss. An optimizer over the parameters of
+  // model() is the caller's.
   at::Tensor train_step(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss) {
-    const int num_micro_batches = options_.num_micro_batches();
-    const auto input_batches = split_batch(inputs, num_micro_batches, options_.replicated_inputs());
-    const auto target_batches = split_batch(targets, num_micro_batches);
-    const auto num_samples = input_batches.back().first_sample + input_batches.back().num_samples;
-    at::Tensor total;
-    double weight = 0;  // of the mini-batch, if the loss has weights
-    Tensors leaves = model_.parameters();
+    Step step;
+    step.run.step = num_steps_++;
+    step.num_samples = num_rows(inputs, options_.replicated_inputs());
+    step.leaves = model_.parameters();
     for (const at::Tensor& input : inputs) {
-      if (input.defined() && input.requires_grad()) leaves.push_back(input);
+      if (input.defined() && input.requires_grad()) step.leaves.push_back(input);
     }
-    Tensors earlier(leaves.size());
-    LayerRun run;
-    run.step = step_++;
-    for (std::size_t index = 0; index < input_batches.size(); ++index) {
-      run.micro_batch = static_cast<int>(index);
-      run.first_sample = input_batches[index].first_sample;
-      const LossValue given = loss(forward(input_batches[index].tensors, run), target_batches[index].tensors);
-      at::Tensor value = given.loss;
-      if (given.weight) {
-        weight += given.weight->item<double>();
-        for (std::size_t leaf = 0; index == 0 && leaf < leaves.size(); ++leaf) {
-          earlier[leaf] = std::exchange(leaves[leaf].mutable_grad(), {});
-        }
-      } else if (options_.loss_reduction() == LossReduction::kMean) {
-        value = value * (static_cast<double>(input_batches[index].num_samples) / static_cast<double>(num_samples));
-      }
-      value.backward();
-      total = total.defined() ? total + value.detach() : value.detach();
+    if (num_replicas_ == 1) {
+      run_share(inputs, targets, loss, step);
+      add_tied_grads();
+    } else {
+      run_replicas(inputs, targets, loss, step);
     }
-    add_tied_grads();
-    if (weight == 0) return total;
-    for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
-      at::Tensor& grad = leaves[leaf].mutable_grad();
-      if (grad.defined()) grad = earlier[leaf].defined() ? earlier[leaf] + grad / weight : grad / weight;
+    if (!step.earlier.empty()) add_earlier_grads(step);
+    for (const auto& module : model_.modules(/*include_self=*/false)) {
+      if (auto* listener = dynamic_cast<StepListener*>(module.get())) listener->end_step();
     }
-    return total / weight;
+    return step.weight > 0 ? step.loss / step.weight : step.loss;
   }
 
  private:
+  struct Step {
+    LayerRun run;  // of the next micro-batch
+    std::int64_t num_samples = 0;
+    std::int64_t first_sample = 0;  // of the replica's share
+    at::Tensor loss;
+    double weight = 0;  // of the mini-batch, if the loss has weights
+    Tensors leaves;     // what gets gradients
+    Tensors earlier;    // the gradients that were there, while they are set aside
+  };
+
+  // "block.0.linear" is the child "linear" of the child "0" of the child "block", as in a pipeline.
+  static void register_nested(torch::nn::Module& parent, const std::string& name,
+                              const std::shared_ptr<torch::nn::Module>& module) {
+    const std::size_t dot = name.find('.');
+    if (dot == std::string::npos) {
+      parent.register_module(name, module);
+      return;
+    }
+    const std::string outer = name.substr(0, dot);
+    const auto children = parent.named_children();
+    const auto child = children.contains(outer) ? children[outer]
+                                                : parent.register_module(outer, std::make_shared<torch::nn::Module>());
+    register_nested(*child, name.substr(dot + 1), module);
+  }
+
+  static Tensors take_grads(Step& step) {
+    Tensors grads;
+    for (at::Tensor& leaf : step.leaves) grads.push_back(std::exchange(leaf.mutable_grad(), {}));
+    return grads;
+  }
+  static at::Tensor sum_of(const at::Tensor& sum, const at::Tensor& added) {
+    if (!sum.defined() || !added.defined()) return sum.defined() ? sum : added;
+    return sum + added;
+  }
+
+  // The micro-batches of one replica, one after the other.
+  void run_share(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss, Step& step) const {
+    const auto input_batches = split_batch(inputs, options_.num_micro_batches(), options_.replicated_inputs());
+    const auto target_batches = split_batch(targets, options_.num_micro_batches());
+    for (std::size_t index = 0; index < input_batches.size(); ++index) {
+      step.run.first_sample = step.first_sample + input_batches[index].first_sample;
+      const LossValue given = loss(forward(input_batches[index].tensors, step.run), target_batches[index].tensors);
+      at::Tensor value = given.loss;
+      if (given.weight) {
+        step.weight += given.weight->item<double>();
+        if (step.earlier.empty()) step.earlier = take_grads(step);
+      } else if (options_.loss_reduction() == LossReduction::kMean) {
+        value = value * (static_cast<double>(input_batches[index].num_samples) / static_cast<double>(step.num_samples));
+      }
+      value.backward();
+      step.loss = step.loss.defined() ? step.loss + value.detach() : value.detach();
+      ++step.run.micro_batch;
+    }
+  }
+
+  // The replicas' gradients are added up in their order.
+  void run_replicas(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss, Step& step) const {
+    step.earlier = take_grads(step);
+    Tensors sums(step.leaves.size());
+    const auto target_shares = split_batch(targets, num_replicas_);
+    std::size_t replica = 0;
+    for (const MicroBatch& share : split_batch(inputs, num_replicas_, options_.replicated_inputs())) {
+      step.first_sample = share.first_sample;
+      run_share(share.tensors, target_shares[replica++].tensors, loss, step);
+      add_tied_grads();
+      const Tensors grads = take_grads(step);
+      for (std::size_t leaf = 0; leaf < sums.size(); ++leaf) sums[leaf] = sum_of(sums[leaf], grads[leaf]);
+    }
+    for (std::size_t leaf = 0; leaf < sums.size(); ++leaf) step.leaves[leaf].mutable_grad() = sums[leaf];
+  }
+
+  static void add_earlier_grads(Step& step) {
+    for (std::size_t leaf = 0; leaf < step.leaves.size(); ++leaf) {
+      at::Tensor& grad = step.leaves[leaf].mutable_grad();
+      if (grad.defined() && step.weight > 0) grad = grad / step.weight;
+      grad = sum_of(step.earlier[leaf], grad);
+    }
+  }
+
   // See Note [Tied weights].
   void add_tied_grads() const {
     for (const Tie& tie : ties_) {
       at::Tensor& sum = tie.owner.weight.mutable_grad();
-      for (const Tie::Use& user : tie.users) {
-        if (!user.weight.grad().defined()) continue;
-        sum = sum.defined() ? sum + user.weight.grad() : user.weight.grad();
-      }
+      for (const Tie::Use& user : tie.users) sum = sum_of(sum, user.weight.grad());
       forget_user_grads(tie);
     }
   }
 
   const PipelineOptions options_;
+  const int num_replicas_;
   std::vector<Layer> layers_;
   std::vector<Tie> ties_;
   torch::nn::Module model_;
-  std::int64_t step_ = 0;
+  std::int64_t num_steps_ = 0;
 };
-
-inline void expect_same_bits(const at::Tensor& got, const at::Tensor& expected, const std::string& what) {
-  ASSERT_EQ(got.defined(), expected.defined()) << what;
-  if (!got.defined()) return;
-  EXPECT_TRUE(torch::equal(got, expected)) << what << ": got " << got << ", expected " << expected;
-}
-
-// Parameters, their gradients and buffers.
-inline void expect_same_bits(const torch::nn::Module& got, const torch::nn::Module& expected) {
-  const auto parameters = got.named_parameters();
-  ASSERT_EQ(parameters.size(), expected.named_parameters().size());
-  for (const auto& parameter : expected.named_parameters()) {
-    expect_same_bits(parameters[parameter.key()], parameter.value(), parameter.key());
-    expect_same_bits(parameters[parameter.key()].grad(), parameter.value().grad(), "gradient of " + parameter.key());
-  }
-  const auto buffers = got.named_buffers();
-  ASSERT_EQ(buffers.size(), expected.named_buffers().size());
-  for (const auto& buffer : expected.named_buffers()) {
-    expect_same_bits(buffers[buffer.key()], buffer.value(), buffer.key());
-  }
-}
 
 // One training problem. `make` gives a new, equal chain each time.
 struct Problem {

@@ -8,6 +8,7 @@
 #include "gpipe/transport/c10d/peers.h"
 #include "tests/execute/rank_processes.h"
 #include "tests/execute/training.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe::test {
 namespace {
@@ -42,7 +43,7 @@ std::set<std::string> own_names(const LayerChain& chain, const std::vector<int>&
 }
 
 // The processes of the test below.
-TEST(Rank, DISABLED_Grid) {
+const Program kGrid("Grid", [] {
   at::set_num_threads(1);
   const auto peers = std::make_shared<Peers>(read_world());
   const World& world = peers->world();
@@ -70,14 +71,14 @@ TEST(Rank, DISABLED_Grid) {
       for (const auto& [key, tensor] : got.tensors) {
         got_names.insert(key);
         ASSERT_TRUE(expected.tensors.count(key)) << key;
-        EXPECT_TRUE(torch::equal(tensor, expected.tensors.at(key))) << key;
+        EXPECT_TRUE(same_bits(tensor, expected.tensors.at(key))) << key;
       }
       EXPECT_EQ(got_names, names);
-      ASSERT_FALSE(HasFailure());
+      ASSERT_FALSE(::testing::Test::HasFailure());
     }
   }
   peers->leave_together();
-}
+});
 
 class ProcessBitwiseTest : public ::testing::TestWithParam<int> {};
 
@@ -85,7 +86,6 @@ TEST_P(ProcessBitwiseTest, ProcessesTrainAsThePlainModelDoes) {
   RankProcesses ranks(GetParam(), "Grid", 30);
   for (int rank = 0; rank < GetParam(); ++rank) {
     EXPECT_EQ(ranks.wait(rank, 100), 0) << "rank " << rank << ": " << ranks.output(rank);
-    EXPECT_NE(ranks.output(rank).find("[  PASSED  ] 1 test"), std::string::npos) << ranks.output(rank);
   }
 }
 

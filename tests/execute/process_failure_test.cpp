@@ -74,8 +74,8 @@ void train_forever(int throw_at) {
   }
 }
 
-TEST(Rank, DISABLED_TrainsForever) { train_forever(0); }
-TEST(Rank, DISABLED_TrainsUntilALayerThrows) { train_forever(30); }
+const Program kTrainsForever("TrainsForever", [] { train_forever(0); });
+const Program kTrainsUntilALayerThrows("TrainsUntilALayerThrows", [] { train_forever(30); });
 
 void expect_all_survivors_name(RankProcesses& ranks, int size, int lost, int num_replicas = 1) {
   const int stage = lost % (size / num_replicas);
@@ -128,7 +128,7 @@ void kill_ranks(int num_kills, int size, int num_replicas, double timeout_second
     RankProcesses ranks(size, "TrainsForever", timeout_seconds, places);
     ASSERT_TRUE(ranks.start());
     ASSERT_TRUE(ranks.wait_for_output(lost, "step 5 is done", 60)) << ranks.output(lost);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % 40'000));  // to another moment of a step
     const auto start = std::chrono::steady_clock::now();
     ranks.send(lost, SIGKILL);
     expect_all_survivors_name(ranks, size, lost, num_replicas);

@@ -4,15 +4,18 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <set>
 #include <sstream>
 #include <string>
+#include <thread>
 
 #include "gpipe/transport/c10d/handshake.h"
 #include "gpipe/transport/c10d/socket.h"
 #include "tests/execute/rank_processes.h"
+#include "tests/os/comes_true.h"
 
 namespace gpipe::test {
 namespace {
@@ -95,7 +98,7 @@ TEST(HostileBytes, TenThousandConnectionsChangeNothing) {
 
   RankProcesses ranks(2, "Quickstart", 60);
   ranks.send(1, SIGSTOP);  // the first rank waits for it, and its ports are open as long
-  while (listening_ports(ranks.process(0)).empty()) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  ASSERT_TRUE(comes_true([&] { return !listening_ports(ranks.process(0)).empty(); }, 60)) << ranks.output(0);
   std::mt19937 random(11);
   constexpr int kNumConnections = 10'000;
   std::int64_t before = 0;
@@ -116,7 +119,7 @@ TEST(HostileBytes, TenThousandConnectionsChangeNothing) {
       for (const int rank : {0, 1}) {
         for (const int port : listening_ports(ranks.process(rank))) bother(port, random);
       }
-      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));  // so that the ranks have a processor, too
     }
   });
   ranks.send(1, SIGCONT);

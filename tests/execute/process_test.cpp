@@ -17,6 +17,8 @@
 #include "tests/execute/forked_child.h"
 #include "tests/execute/rank_processes.h"
 #include "tests/execute/training.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/reserved_port.h"
 #include "tests/transport/ranks.h"
 
 namespace gpipe::test {
@@ -26,8 +28,8 @@ using ::testing::HasSubstr;
 
 // What each rank threw.
 std::vector<std::exception_ptr> try_ranks(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
-  const int port = free_port("127.0.0.1");
-  return run_each(size, [&](int rank) { work(std::make_shared<Peers>(world_of(rank, size, port))); });
+  const ReservedPort port;
+  return run_each(size, [&](int rank) { work(std::make_shared<Peers>(world_of(rank, size, port.number()))); });
 }
 
 void run_on_ranks(int size, const std::function<void(std::shared_ptr<Peers>)>& work) {
@@ -64,10 +66,10 @@ TEST(Processes, OnlyTheFirstRankNeedsInputsAndOnlyTheLastOneTargets) {
     Pipeline pipeline(small_chain(), small_options(peers));
     const StepResult got = pipeline->train_step(rank == 0 ? Tensors{small_input()} : Tensors{},
                                                 rank == 1 ? Tensors{small_target()} : Tensors{at::Tensor()}, loss);
-    EXPECT_TRUE(torch::equal(got.loss, step.loss));
+    EXPECT_TRUE(same_bits(got.loss, step.loss));
     ASSERT_EQ(got.metrics.size(), 2U);
-    EXPECT_TRUE(torch::equal(got.metrics.at("error"), step.metrics.at("error")));
-    EXPECT_TRUE(torch::equal(got.metrics.at("largest"), step.metrics.at("largest")));
+    EXPECT_TRUE(same_bits(got.metrics.at("error"), step.metrics.at("error")));
+    EXPECT_TRUE(same_bits(got.metrics.at("largest"), step.metrics.at("largest")));
     ASSERT_EQ(got.timeline.num_workers(), 2);
     for (int worker = 0; worker < 2; ++worker) {
       EXPECT_EQ(got.timeline.workers[worker].spans.size(), 6U);  // three forwards, three backwards
@@ -77,7 +79,7 @@ TEST(Processes, OnlyTheFirstRankNeedsInputsAndOnlyTheLastOneTargets) {
     EXPECT_GE(got.timeline.workers[1].spans[0].start_seconds, got.timeline.workers[0].spans[0].end_seconds);
     for (const auto& parameter : pipeline->named_parameters()) {
       EXPECT_EQ(parameter.key().rfind("first.", 0) == 0, rank == 0) << parameter.key();
-      EXPECT_TRUE(torch::equal(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
+      EXPECT_TRUE(same_bits(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
     }
     EXPECT_EQ(pipeline->parameters().size(), 2U);
   });
@@ -89,8 +91,7 @@ TEST(Processes, PacketsMayCarryChecksums) {
   setenv("GPIPE_CHECKSUM", "1", 1);
   run_on_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
     Pipeline pipeline(small_chain(), small_options(peers));
-    EXPECT_TRUE(
-        torch::equal(pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss()).loss, step.loss));
+    EXPECT_TRUE(same_bits(pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss()).loss, step.loss));
   });
   unsetenv("GPIPE_CHECKSUM");
 }
@@ -104,18 +105,18 @@ TEST(Processes, AutogradGoesThroughAllOfThem) {
     Pipeline pipeline(small_chain(), small_options(peers));
     const at::Tensor own_scale = torch::full({}, 2.0, torch::requires_grad());
     at::Tensor out = pipeline->forward(small_input() * own_scale);
-    EXPECT_TRUE(torch::equal(out, expected_out));
+    EXPECT_TRUE(same_bits(out, expected_out));
     (out * small_target()).sum().backward();
-    EXPECT_TRUE(torch::equal(own_scale.grad(), scale.grad()));
+    EXPECT_TRUE(same_bits(own_scale.grad(), scale.grad()));
     for (const auto& parameter : pipeline->named_parameters()) {
-      EXPECT_TRUE(torch::equal(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()))
+      EXPECT_TRUE(same_bits(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()))
           << parameter.key();
     }
     EXPECT_EQ(pipeline->last_timeline().workers[1 - peers->world().rank].spans.size(), 3U);
     // Again, with the input on the first rank only.
     out = pipeline->forward(peers->world().rank == 0 ? small_input() * own_scale : at::Tensor());
     (out * small_target()).sum().backward();
-    EXPECT_TRUE(torch::equal(own_scale.grad(), peers->world().rank == 0 ? 2 * scale.grad() : scale.grad()));
+    EXPECT_TRUE(same_bits(own_scale.grad(), peers->world().rank == 0 ? 2 * scale.grad() : scale.grad()));
   });
 }
 
@@ -142,9 +143,9 @@ TEST(Processes, EvaluationGivesTheOutputsToAll) {
     Pipeline pipeline(small_chain(), small_options(peers));
     pipeline->eval();
     const at::Tensor input = peers->world().rank == 0 ? small_input() : at::Tensor();
-    EXPECT_TRUE(torch::equal(pipeline->forward(input), expected_out));
+    EXPECT_TRUE(same_bits(pipeline->forward(input), expected_out));
     const c10::InferenceMode inference;
-    EXPECT_TRUE(torch::equal(pipeline->forward(input), expected_out));
+    EXPECT_TRUE(same_bits(pipeline->forward(input), expected_out));
   });
 }
 
@@ -171,7 +172,7 @@ TEST(Processes, TheNormOfAllGradientsIsTheSame) {
       pipeline->train_step(small_input(), small_target(), torch::nn::MSELoss());
       EXPECT_EQ(clip_grad_norm_(pipeline, 0.01, norm_type), norm);
       for (const auto& parameter : pipeline->named_parameters()) {
-        EXPECT_TRUE(torch::equal(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
+        EXPECT_TRUE(same_bits(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
       }
     });
   }
@@ -192,7 +193,7 @@ TEST(Processes, TheFirstRankCanGatherTheWeightsOfAll) {
     EXPECT_EQ(got.size(), peers->world().rank == 0 ? expected.size() : 0U);
     for (std::size_t index = 0; index < got.size(); ++index) {
       EXPECT_EQ(got[index].first, expected[index].first);
-      EXPECT_TRUE(torch::equal(got[index].second, expected[index].second));
+      EXPECT_TRUE(same_bits(got[index].second, expected[index].second));
     }
     EXPECT_TRUE(any_rank(pipeline, peers->world().rank == 1));
     EXPECT_FALSE(any_rank(pipeline, false));
@@ -276,10 +277,10 @@ TEST(Processes, TuplesCross) {
   run_on_ranks(2, [&](const std::shared_ptr<Peers>& peers) {
     Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(3).balance({1, 1}).peers(peers));
     const at::Tensor input = small_input().requires_grad_();
-    EXPECT_TRUE(torch::equal(pipeline->train_step(input, small_target(), torch::nn::MSELoss()).loss, loss));
+    EXPECT_TRUE(same_bits(pipeline->train_step(input, small_target(), torch::nn::MSELoss()).loss, loss));
     EXPECT_TRUE(input.grad().defined());
     for (const auto& parameter : pipeline->named_parameters()) {
-      EXPECT_TRUE(torch::equal(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
+      EXPECT_TRUE(same_bits(parameter.value().grad(), expected->named_parameters()[parameter.key()].grad()));
     }
   });
 }
@@ -322,10 +323,10 @@ TEST(Processes, ALossThatIsNotFiniteIsRefusedByAllAndLeavesEverythingAsItWas) {
     }
     EXPECT_EQ(pipeline->step(), 1);
     for (const auto& parameter : pipeline->named_parameters()) {
-      EXPECT_TRUE(torch::equal(parameter.value().grad(), before.at(parameter.key()))) << parameter.key();
+      EXPECT_TRUE(same_bits(parameter.value().grad(), before.at(parameter.key()))) << parameter.key();
     }
     for (const auto& buffer : pipeline->named_buffers()) {
-      EXPECT_TRUE(torch::equal(buffer.value(), before.at(buffer.key()))) << buffer.key();
+      EXPECT_TRUE(same_bits(buffer.value(), before.at(buffer.key()))) << buffer.key();
     }
     step(small_target());
   });
@@ -562,7 +563,7 @@ TEST(Processes, AsManyAsThereAreWorkers) {
 }
 
 // A user's program, without a word about processes.
-TEST(Rank, DISABLED_Quickstart) {
+const Program kQuickstart("Quickstart", [] {
   for (int run = 0; run < 2; ++run) {  // the ranks meet again for the second one
     torch::manual_seed(run);
     torch::nn::Sequential model(torch::nn::Linear(3, 8), torch::nn::ReLU(), torch::nn::Linear(8, 2));
@@ -579,7 +580,7 @@ TEST(Rank, DISABLED_Quickstart) {
     EXPECT_LT(last, first);
     std::printf("loss %.17g\n", last);
   }
-}
+});
 
 TEST(Processes, AProgramThatKnowsNothingOfThemRunsUnderALauncher) {
   RankProcesses ranks(2, "Quickstart", 30);

@@ -7,28 +7,29 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <stdexcept>
 #include <string>
-#include <thread>
 #include <utility>
 #include <vector>
 
-#include "gpipe/os/network.h"
+#include "tests/launch/programs.h"
+#include "tests/os/comes_true.h"
+#include "tests/os/reserved_port.h"
+#include "tests/os/temporary_folder.h"
 
 extern char** environ;
 
 namespace gpipe::test {
 
-// In the process: until RankProcesses::start.
+// In the process: until RankProcesses::start, or the end of the test that should call it.
 inline void wait_for_start() {
   std::printf("ready\n");
   std::fflush(stdout);
-  while (access(std::getenv("GPIPE_TEST_START"), F_OK) != 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  if (!comes_true([] { return access(std::getenv("GPIPE_TEST_START"), F_OK) == 0; }, 120)) {
+    throw std::runtime_error("nobody has started this rank");
+  }
 }
 
 struct RankPlaces {
@@ -37,16 +38,14 @@ struct RankPlaces {
   int num_replicas = 1;
 };
 
-// Each runs the disabled test `role`, as any program would under a launcher.
+// Each runs the program of that name (see Program), as any program would run under a launcher.
 class RankProcesses {
  public:
-  RankProcesses(int size, const std::string& role, double timeout_seconds, RankPlaces places = {})
+  RankProcesses(int size, const std::string& program, double timeout_seconds, RankPlaces places = {})
       : places_(std::move(places)) {
-    const int port = free_port("127.0.0.1");
     for (int rank = 0; rank < size; ++rank) {
-      ranks_.push_back({});
-      ranks_.back().file = new_file();
-      spawn(rank, size, role, port, timeout_seconds);
+      ranks_.push_back({-1, folder_.path("rank" + std::to_string(rank))});
+      spawn(rank, size, program, timeout_seconds);
     }
   }
   ~RankProcesses() {
@@ -55,19 +54,18 @@ class RankProcesses {
         kill(rank.process, SIGKILL);
         waitpid(rank.process, nullptr, 0);
       }
-      std::remove(rank.file.c_str());
     }
-    std::remove((ranks_.front().file + ".start").c_str());
   }
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  // For roles that call wait_for_start, so that a short timeout does not count the time that processes take to come up.
+  // For programs that call wait_for_start, so that a short timeout does not count the time that processes take to come
+  // up.
   bool start() const {
     for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
       if (!wait_for_output(rank, "ready", 60)) return false;
     }
-    std::ofstream(ranks_.front().file + ".start") << "go";
+    folder_.write("start", "go");
     return true;
   }
 
@@ -76,32 +74,17 @@ class RankProcesses {
 
   // The exit code, or 128 + the signal; -1 if it has not ended after so long.
   int wait(int rank, double seconds) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (std::chrono::steady_clock::now() < end) {
-      int status = 0;
-      if (waitpid(ranks_[rank].process, &status, WNOHANG) > 0) {
-        ranks_[rank].process = -1;
-        return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
-      }
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return -1;
+    int status = 0;
+    if (!comes_true([&] { return waitpid(ranks_[rank].process, &status, WNOHANG) > 0; }, seconds)) return -1;
+    ranks_[rank].process = -1;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
   }
 
   // What it has printed so far.
-  std::string output(int rank) const {
-    std::stringstream text;
-    text << std::ifstream(ranks_[rank].file).rdbuf();
-    return text.str();
-  }
+  std::string output(int rank) const { return content_of(ranks_[rank].file); }
 
   bool wait_for_output(int rank, const std::string& text, double seconds) const {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(seconds);
-    while (output(rank).find(text) == std::string::npos) {
-      if (std::chrono::steady_clock::now() > end) return false;
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    }
-    return true;
+    return comes_true([&] { return output(rank).find(text) != std::string::npos; }, seconds);
   }
 
  private:
@@ -110,14 +93,7 @@ class RankProcesses {
     std::string file;  // of its output
   };
 
-  static std::string new_file() {
-    std::string name = "/tmp/gpipe_rank_XXXXXX";
-    const int descriptor = mkstemp(name.data());
-    if (descriptor >= 0) close(descriptor);
-    return name;
-  }
-
-  void spawn(int rank, int size, const std::string& role, int port, double timeout_seconds) {
+  void spawn(int rank, int size, const std::string& program, double timeout_seconds) {
     const auto set = [](const char* name, const std::string& value) { setenv(name, value.c_str(), 1); };
     set("RANK", std::to_string(rank));
     set("WORLD_SIZE", std::to_string(size));
@@ -125,18 +101,16 @@ class RankProcesses {
     set("LOCAL_RANK", std::to_string(is_alone ? 0 : rank));
     set("LOCAL_WORLD_SIZE", std::to_string(is_alone ? 1 : size));
     set("MASTER_ADDR", places_.master_address);
-    set("MASTER_PORT", std::to_string(port));
+    set("MASTER_PORT", std::to_string(port_.number()));
     set("GPIPE_HOST", "host" + std::to_string(rank));
     set("GPIPE_SECRET", "a secret that all of them share");
     set("GPIPE_TIMEOUT", std::to_string(timeout_seconds));
     set("GPIPE_REPLICAS", std::to_string(places_.num_replicas));
     set("OMP_NUM_THREADS", "1");
-    set("GPIPE_TEST_START", ranks_.front().file + ".start");
+    set("GPIPE_TEST_START", folder_.path("start"));
     std::vector<std::string> words;
     if (is_alone) words = {"ip", "netns", "exec", places_.namespaces[rank]};
-    words.push_back(std::filesystem::read_symlink("/proc/self/exe").string());
-    words.push_back("--gtest_filter=Rank.DISABLED_" + role);
-    words.push_back("--gtest_also_run_disabled_tests");
+    for (const std::string& word : command_of_program(program)) words.push_back(word);
     std::vector<char*> arguments;
     for (std::string& word : words) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -154,6 +128,8 @@ class RankProcesses {
   }
 
   const RankPlaces places_;
+  const TemporaryFolder folder_;
+  const ReservedPort port_;
   std::vector<Rank> ranks_;
 };
 

@@ -14,8 +14,10 @@
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/plan/stage_rematerialization.h"
+#include "tests/execute/plain_chain.h"
 #include "tests/execute/rematerializations.h"
 #include "tests/execute/test_models.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe {
 namespace {
@@ -33,21 +35,12 @@ constexpr int kNumSteps = 2;
 
 using Values = std::map<std::string, at::Tensor>;
 
-void expect_same_bits(const Values& got, const Values& expected) {
-  ASSERT_EQ(got.size(), expected.size());
-  for (const auto& [name, tensor] : expected) {
-    ASSERT_TRUE(got.count(name)) << name;
-    ASSERT_EQ(got.at(name).defined(), tensor.defined()) << name;
-    EXPECT_TRUE(!tensor.defined() || torch::equal(got.at(name), tensor)) << name;
-  }
-}
-
-void add_state(const Pipeline& pipeline, Values& values) {
-  for (const auto& item : pipeline->named_parameters()) {
+void add_state(const torch::nn::Module& model, Values& values) {
+  for (const auto& item : model.named_parameters()) {
     values[item.key()] = item.value().detach().clone();
     values["gradient of " + item.key()] = item.value().grad().defined() ? item.value().grad().clone() : at::Tensor();
   }
-  for (const auto& item : pipeline->named_buffers()) values[item.key()] = item.value().clone();
+  for (const auto& item : model.named_buffers()) values[item.key()] = item.value().clone();
 }
 
 // Losses, parameters, gradients and buffers.
@@ -61,7 +54,22 @@ Values trained(const TestModel& model, PipelineOptions options) {
         pipeline->train_step(model.input.clone(), model.target, model.loss).loss.clone();
     optimizer.step();
   }
-  add_state(pipeline, values);
+  add_state(*pipeline, values);
+  return values;
+}
+
+// The same of the plain model.
+Values values_of_plain_training(const TestModel& model) {
+  at::set_num_threads(1);  // as the stages have
+  test::PlainChain plain(model.chain, PipelineOptions(1).num_micro_batches(4).seed(7));
+  torch::optim::Adam optimizer(plain.model().parameters(), torch::optim::AdamOptions(0.01));
+  Values values;
+  for (int step = 0; step < kNumSteps; ++step) {
+    optimizer.zero_grad();
+    values["loss " + std::to_string(step)] = plain.train_step({model.input.clone()}, {model.target}, loss_of(model));
+    optimizer.step();
+  }
+  add_state(plain.model(), values);
   return values;
 }
 
@@ -105,7 +113,7 @@ std::vector<std::vector<Rematerialization>> grid(const std::vector<int>& balance
 }
 
 void expect_transparent(const TestModel& model) {
-  const Values expected = trained(model, PipelineOptions(1));
+  const Values expected = values_of_plain_training(model);
   for (const int num_stages : {1, 2}) {
     const std::vector<int> balance = even_balance(model.chain.size(), num_stages);
     for (const auto& rematerialization : grid(balance)) {
@@ -113,12 +121,12 @@ void expect_transparent(const TestModel& model) {
         for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
           if (num_stages == 1 && std::string(schedule) == "1f1b") continue;
           SCOPED_TRACE(model.name + text_of(rematerialization) + ", " + schedule + ", recompute " + name(recompute));
-          expect_same_bits(trained(model, PipelineOptions(num_stages)
-                                              .schedule(schedule)
-                                              .recompute(recompute)
-                                              .balance(balance)
-                                              .rematerialization(rematerialization)),
-                           expected);
+          test::expect_same_values(trained(model, PipelineOptions(num_stages)
+                                                      .schedule(schedule)
+                                                      .recompute(recompute)
+                                                      .balance(balance)
+                                                      .rematerialization(rematerialization)),
+                                   expected);
           if (::testing::Test::HasFailure()) return;
         }
       }
@@ -215,10 +223,11 @@ TEST(RematerializationTest, RunsAgainInTheTypesOfAutocast) {
   const Values in_float = trained(model, PipelineOptions(1));
   const Autocast autocast;
   const Values expected = trained(model, PipelineOptions(1));
-  ASSERT_FALSE(torch::equal(expected.at("loss 0"), in_float.at("loss 0")));
+  ASSERT_FALSE(test::same_bits(expected.at("loss 0"), in_float.at("loss 0")));
   for (const auto& rematerialization : grid({8, 8})) {
     SCOPED_TRACE(text_of(rematerialization));
-    expect_same_bits(trained(model, PipelineOptions(2).balance({8, 8}).rematerialization(rematerialization)), expected);
+    test::expect_same_values(trained(model, PipelineOptions(2).balance({8, 8}).rematerialization(rematerialization)),
+                             expected);
   }
 }
 
@@ -237,13 +246,13 @@ TEST(RematerializationTest, WorksInTheDropInModule) {
     }
     pipeline->eval();
     values["output in evaluation"] = pipeline->forward(model.input).detach();
-    add_state(pipeline, values);
+    add_state(*pipeline, values);
     return values;
   };
   const Values expected = run(PipelineOptions(1));
   for (const auto& rematerialization : grid({8, 10})) {
     SCOPED_TRACE(text_of(rematerialization));
-    expect_same_bits(run(PipelineOptions(2).balance({8, 10}).rematerialization(rematerialization)), expected);
+    test::expect_same_values(run(PipelineOptions(2).balance({8, 10}).rematerialization(rematerialization)), expected);
   }
 }
 

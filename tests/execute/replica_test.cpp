@@ -14,6 +14,8 @@
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
 #include "tests/execute/training.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/reserved_port.h"
 #include "tests/transport/ranks.h"
 
 namespace gpipe::test {
@@ -24,10 +26,10 @@ using ::testing::HasSubstr;
 using Work = std::function<void(const std::shared_ptr<Peers>& peers)>;
 
 std::vector<std::exception_ptr> try_replicas(int num_replicas, int num_stages, const Work& work) {
-  const int port = free_port("127.0.0.1");
+  const ReservedPort port;
   const int size = num_replicas * num_stages;
   return run_each(size, [&](int rank) {
-    World world = world_of(rank, size, port);
+    World world = world_of(rank, size, port.number());
     world.num_replicas = num_replicas;
     work(std::make_shared<Peers>(world));
   });
@@ -56,10 +58,12 @@ at::Tensor squares(const at::Tensor& output, const at::Tensor& target) { return 
 
 // Of the whole batch, by name; of a mean over its rows.
 std::map<std::string, at::Tensor> plain_grads() {
-  Pipeline plain(small_chain(), PipelineOptions(1).num_micro_batches(1).seed(5).peers(no_peers()));
-  plain->train_step(small_input(), small_target(), squares);
+  PlainChain plain(small_chain(), PipelineOptions(1).num_micro_batches(1).seed(5));
+  plain.train_step({small_input()}, {small_target()}, [](const Tensors& outputs, const Tensors& targets) {
+    return LossValue(squares(outputs.front(), targets.front()));
+  });
   std::map<std::string, at::Tensor> grads;
-  for (const auto& parameter : plain->named_parameters()) grads[parameter.key()] = parameter.value().grad();
+  for (const auto& parameter : plain.model().named_parameters()) grads[parameter.key()] = parameter.value().grad();
   return grads;
 }
 
@@ -105,7 +109,7 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
       EXPECT_GT(got.tensors.size(), static_cast<std::size_t>(kNumSteps));
       for (const auto& [name, tensor] : got.tensors) {
         ASSERT_TRUE(expected.tensors.count(name)) << name;
-        EXPECT_TRUE(torch::equal(tensor, expected.tensors.at(name)))
+        EXPECT_TRUE(same_bits(tensor, expected.tensors.at(name)))
             << name << ", " << shape.num_replicas << " x " << shape.num_stages << ", " << shape.schedule;
       }
     });
@@ -139,9 +143,9 @@ TEST(Replicas, LossAndMetricsAreOverAllSamples) {
     Pipeline pipeline(small_chain(), small_options(peers));
     const StepResult got = pipeline->train_step(replica_share(Tensors{small_input()}, peers->world()),
                                                 replica_share(Tensors{small_target()}, peers->world()), loss);
-    EXPECT_TRUE(torch::equal(got.loss, expected.loss));
-    EXPECT_TRUE(torch::equal(got.metrics.at("error"), expected.metrics.at("error")));
-    EXPECT_TRUE(torch::equal(got.metrics.at("mean"), expected.metrics.at("mean")));
+    EXPECT_TRUE(same_bits(got.loss, expected.loss));
+    EXPECT_TRUE(same_bits(got.metrics.at("error"), expected.metrics.at("error")));
+    EXPECT_TRUE(same_bits(got.metrics.at("mean"), expected.metrics.at("mean")));
     EXPECT_EQ(got.timeline.num_workers(), 2);  // of one replica
     EXPECT_EQ(got.timeline.workers[0].spans.size(), 4U);
   });
@@ -214,7 +218,7 @@ TEST(Replicas, StartWithTheWeightsOfTheFirst) {
     Pipeline pipeline(models[rank], PipelineOptions(2).num_micro_batches(1).balance({2, 1}).peers(peers));
     const auto expected = models[peers->world().stage()]->named_parameters();
     for (const auto& parameter : pipeline->named_parameters()) {
-      EXPECT_TRUE(torch::equal(parameter.value(), expected[parameter.key()])) << rank << " " << parameter.key();
+      EXPECT_TRUE(same_bits(parameter.value(), expected[parameter.key()])) << rank << " " << parameter.key();
     }
     if (peers->world().stage() == 0) {
       EXPECT_EQ(pipeline->buffers().front()[0].item<float>(), 0) << rank;
@@ -332,9 +336,9 @@ TEST(Replicas, TheFirstOnesHaveTheRowThatIsLeftOver) {
   World world;
   world.size = 2;
   world.num_replicas = 2;
-  EXPECT_TRUE(torch::equal(replica_share(small_input(), world), small_input().narrow(0, 0, 4)));
+  EXPECT_TRUE(same_bits(replica_share(small_input(), world), small_input().narrow(0, 0, 4)));
   world.rank = 1;
-  EXPECT_TRUE(torch::equal(replica_share(small_input(), world), small_input().narrow(0, 4, 3)));
+  EXPECT_TRUE(same_bits(replica_share(small_input(), world), small_input().narrow(0, 4, 3)));
 }
 
 TEST(Replicas, OtherNumbersOfStagesAndRowsAreRefusedWithARemedy) {

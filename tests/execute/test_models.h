@@ -71,6 +71,13 @@ struct TestModel {
   std::function<LossValue(const at::Tensor&, const at::Tensor&)> loss;
 };
 
+// For the oracle, which takes lists of tensors.
+inline PipelineImpl::Loss loss_of(const TestModel& model) {
+  return [loss = model.loss](const Tensors& outputs, const Tensors& targets) {
+    return loss(outputs.front(), targets.front());
+  };
+}
+
 inline at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& target) {
   return torch::nn::functional::cross_entropy(output, target);
 }

@@ -6,8 +6,10 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <functional>
 #include <future>
 #include <random>
+#include <thread>
 
 #include "gpipe/interpret/channel.h"
 #include "gpipe/schedule/generators.h"
@@ -75,7 +77,8 @@ class StandIn {
       if (!fault_.wait.valid()) throw std::domain_error("a layer failed");
       fault_.wait.wait();
     }
-    if (random_() % 4 == 0) std::this_thread::sleep_for(std::chrono::microseconds(random_() % 50));
+    // Nothing depends on how long this takes: it makes the workers meet in many orders.
+    for (volatile auto count = random_() % 10'000; count > 0;) count = count - 1;
     log_.push_back(action);
   }
   void answer(int micro_batch, const std::vector<Letter>& inputs, std::vector<Letter>& outputs) const {
@@ -212,14 +215,18 @@ TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {
   watchdog.on_stuck = [&](const StuckError& error) {
     ++calls;
     report = error.what();
-    // Lets the layer return, after a while: the error can reach the caller only then.
-    std::thread([&] {
-      std::this_thread::sleep_for(std::chrono::seconds(1));
-      release.set_value();
-    }).detach();
   };
-  const auto plain = [](const auto& work) { work(); };
-  EXPECT_THROW(harness.executor->run(harness.workers, Phase::kAll, plain, watchdog), StuckError);
+  // The layer returns when the two workers that waited have been woken: the error can reach the caller only then.
+  std::atomic<int> num_woken{0};
+  const auto release_the_last = [&](const std::function<void()>& work) {
+    try {
+      work();
+    } catch (const CancelledError&) {
+      if (++num_woken == 2) release.set_value();
+      throw;
+    }
+  };
+  EXPECT_THROW(harness.executor->run(harness.workers, Phase::kAll, release_the_last, watchdog), StuckError);
   EXPECT_EQ(calls, 1);
   EXPECT_THAT(report, HasSubstr("worker 0 waits for gradient 1 -> 0, to run 0B1"));
   EXPECT_THAT(report, HasSubstr("worker 1 waits for gradient 2 -> 1, to run 1B1"));
@@ -227,7 +234,7 @@ TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {
 
   harness.fault.action.stage = -1;
   watchdog.seconds = 60;
-  EXPECT_NO_THROW(harness.executor->run(harness.workers, Phase::kAll, plain, watchdog));
+  EXPECT_NO_THROW(harness.executor->run(harness.workers, Phase::kAll, release_the_last, watchdog));
 }
 
 TEST(Executor, RefusesASplitBackwardByName) {

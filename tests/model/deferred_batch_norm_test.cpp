@@ -10,6 +10,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/model/layer_scope.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe {
 namespace {
@@ -84,7 +85,7 @@ TEST(DeferredBatchNormTest, CountsOneBatchPerStepWhateverTheNumberOfMicroBatches
     const torch::Tensor input = torch::randn({6, 3, 5});
     run_step(norm, input, num_micro_batches);
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 0);
-    EXPECT_TRUE(torch::equal(norm->running_var, torch::ones({3})));
+    EXPECT_TRUE(test::same_bits(norm->running_var, torch::ones({3})));
     norm->end_step();
     norm->end_step();  // nothing is pending any more
     EXPECT_EQ(norm->num_batches_tracked.item<int>(), 1);
@@ -117,7 +118,7 @@ TEST(DeferredBatchNormTest, MergesInAscendingOrderWhateverTheOrderOfTheForwards)
     norm->end_step();
     buffers.push_back(buffers_of(*norm));
   }
-  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(torch::equal(buffers[0][index], buffers[1][index]));
+  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(test::same_bits(buffers[0][index], buffers[1][index]));
 }
 
 TEST(DeferredBatchNormTest, DoesNotCountARecomputeEvenOfAStepThatHasEnded) {
@@ -135,7 +136,7 @@ TEST(DeferredBatchNormTest, DoesNotCountARecomputeEvenOfAStepThatHasEnded) {
   }
   norm->end_step();
   const auto after = buffers_of(*norm);
-  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(torch::equal(before[index], after[index]));
+  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(test::same_bits(before[index], after[index]));
 }
 
 TEST(DeferredBatchNormTest, DropsWhatAnAbandonedStepLeft) {
@@ -172,15 +173,15 @@ void expect_bitwise_as_torch(Norm norm, Plain plain, const torch::Tensor& input)
   for (const torch::Tensor& part : theirs.tensor_split(3)) expected.push_back(plain->forward(part));
   const std::vector<torch::Tensor> outputs = run_step(norm, ours, 3);
   for (std::size_t index = 0; index < outputs.size(); ++index) {
-    EXPECT_TRUE(torch::equal(outputs[index], expected[index % 3]));
+    EXPECT_TRUE(test::same_bits(outputs[index], expected[index % 3]));
   }
   for (std::size_t part = 0; part < 3; ++part) {
     outputs[3 + part].pow(3).sum().backward();
     expected[part].pow(3).sum().backward();
   }
-  EXPECT_TRUE(torch::equal(ours.grad(), theirs.grad()));
-  EXPECT_TRUE(torch::equal(norm->weight.grad(), plain->weight.grad()));
-  EXPECT_TRUE(torch::equal(norm->bias.grad(), plain->bias.grad()));
+  EXPECT_TRUE(test::same_bits(ours.grad(), theirs.grad()));
+  EXPECT_TRUE(test::same_bits(norm->weight.grad(), plain->weight.grad()));
+  EXPECT_TRUE(test::same_bits(norm->bias.grad(), plain->bias.grad()));
 }
 
 TEST(DeferredBatchNormTest, HasTheOutputsAndGradientsOfTorchForEachMicroBatch) {
@@ -197,11 +198,11 @@ TEST(DeferredBatchNormTest, IsBitwiseTorchOutsideALayerRun) {
   torch::nn::BatchNorm1d plain(3);
   for (int batch = 0; batch < 3; ++batch) {
     const torch::Tensor input = torch::randn({9, 3}) + batch;
-    EXPECT_TRUE(torch::equal(norm->forward(input), plain->forward(input)));
+    EXPECT_TRUE(test::same_bits(norm->forward(input), plain->forward(input)));
   }
   const auto got = buffers_of(*norm);
   const auto expected = buffers_of(*plain);
-  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(torch::equal(got[index], expected[index]));
+  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(test::same_bits(got[index], expected[index]));
 }
 
 TEST(DeferredBatchNormTest, UsesTheRunningStatisticsInEvaluationAndLeavesThemAlone) {
@@ -213,20 +214,20 @@ TEST(DeferredBatchNormTest, UsesTheRunningStatisticsInEvaluationAndLeavesThemAlo
   const torch::Tensor input = torch::randn({4, 3});
   const torch::Tensor expected =
       torch::batch_norm(input, norm->weight, norm->bias, norm->running_mean, norm->running_var, false, 0, 1e-5, false);
-  EXPECT_TRUE(torch::equal(run_step(norm, input, 4, 1)[0], expected.slice(0, 0, 1)));
+  EXPECT_TRUE(test::same_bits(run_step(norm, input, 4, 1)[0], expected.slice(0, 0, 1)));
   norm->end_step();
   const auto after = buffers_of(*norm);
-  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(torch::equal(before[index], after[index]));
+  for (std::size_t index = 0; index < 3; ++index) EXPECT_TRUE(test::same_bits(before[index], after[index]));
 }
 
 TEST(DeferredBatchNormTest, NormalisesByTheBatchWhereItTracksNothing) {
   nn::DeferredBatchNorm1d norm(torch::nn::BatchNormOptions(3).track_running_stats(false).affine(false));
   torch::nn::BatchNorm1d plain(torch::nn::BatchNormOptions(3).track_running_stats(false).affine(false));
   const torch::Tensor input = torch::randn({9, 3});
-  EXPECT_TRUE(torch::equal(run_step(norm, input, 1)[0], plain->forward(input)));
+  EXPECT_TRUE(test::same_bits(run_step(norm, input, 1)[0], plain->forward(input)));
   norm->end_step();
   norm->eval();
-  EXPECT_TRUE(torch::equal(run_step(norm, input, 1)[0], plain->forward(input)));
+  EXPECT_TRUE(test::same_bits(run_step(norm, input, 1)[0], plain->forward(input)));
 }
 
 TEST(DeferredBatchNormTest, HasTheStateNamesOfTorch) {

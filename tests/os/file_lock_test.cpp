@@ -14,7 +14,8 @@
 
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/os/network.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -60,7 +61,7 @@ class Holder {
 };
 
 TEST(FileLock, OfAnotherProcessIsRefusedWithItsHostAndItsNumberUntilThatIsKilled) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   Holder other(folder.path("lock"));
   ASSERT_TRUE(other.is_held());
   const auto refused = FileLock::take(folder.path("lock"));
@@ -72,7 +73,7 @@ TEST(FileLock, OfAnotherProcessIsRefusedWithItsHostAndItsNumberUntilThatIsKilled
 }
 
 TEST(FileLock, IsSharedWithinAProcessAndHeldUntilTheLastIsGone) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   auto first = FileLock::take(folder.path("lock"));
   auto second = FileLock::take(folder.path("./lock"));
   EXPECT_TRUE(first->is_held());
@@ -85,7 +86,7 @@ TEST(FileLock, IsSharedWithinAProcessAndHeldUntilTheLastIsGone) {
 }
 
 TEST(FileLock, SaysWhyThereCannotBeOne) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   EXPECT_THAT(FileLock::take(folder.path("none/lock"))->problem(), HasSubstr("No such file"));
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
   EXPECT_NE(FileLock::take(folder.path("pipe"))->problem(), "");
@@ -101,7 +102,7 @@ TEST(FileLock, SaysWhyThereCannotBeOne) {
 
 // The file of another user, from which root is not kept away: the holder takes another one's rights.
 TEST(FileLock, OfAFileThatMayOnlyBeReadIsHeldAllTheSame) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("lock", "process 1 on host elsewhere\n");
   std::filesystem::permissions(folder.path("lock"), std::filesystem::perms(0444));
   std::filesystem::permissions(folder.path(""), std::filesystem::perms(0755));
@@ -117,7 +118,7 @@ TEST(FileLock, OfAFileThatMayOnlyBeReadIsHeldAllTheSame) {
 }
 
 TEST(CheckpointLock, OfAnotherTrainingIsAnErrorThatNamesHostAndProcess) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   const std::string run = folder.path("run");
   std::filesystem::create_directory(run);
   Holder other(run + "/lock");
@@ -131,7 +132,7 @@ TEST(CheckpointLock, OfAnotherTrainingIsAnErrorThatNamesHostAndProcess) {
 }
 
 TEST(CheckpointLock, ThatIsNoPlainFileIsAnErrorAndNotTakenForADiskWithoutLocks) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   std::filesystem::create_directories(folder.path("run/lock"));
   EXPECT_THAT([&] { lock_checkpoints(real_file_system(), folder.path("run")); },
               ThrowsMessage<CheckpointError>(AllOf(HasSubstr("Is a directory"), HasSubstr("remove it"))));

@@ -8,7 +8,7 @@
 
 #include <filesystem>
 
-#include "tests/os/scratch.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -16,7 +16,7 @@ namespace {
 using ::testing::HasSubstr;
 
 TEST(SmallFile, IsReadAsAWhole) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   const std::string text(100000, 'x');
   const SmallFile file = read_small_file(folder.write("file", text), text.size());
   EXPECT_TRUE(file.is_read()) << file.problem;
@@ -27,14 +27,14 @@ TEST(SmallFile, IsReadAsAWhole) {
 }
 
 TEST(SmallFile, OfMoreBytesThanTheLimitIsRefusedWithTheLimit) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   const SmallFile file = read_small_file(folder.write("file", std::string(100000, 'x')), 65536);
   EXPECT_EQ(file.problem, "holds more than 64 KiB");
   EXPECT_EQ(file.content, "");
 }
 
 TEST(SmallFile, ThatIsNoFileIsNotWaitedFor) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink("/dev/zero", folder.path("endless"));
   for (const char* name : {"pipe", "endless", ""}) {

@@ -12,7 +12,7 @@
 
 #include "gpipe/os/file_descriptor.h"
 #include "gpipe/os/input_file.h"
-#include "tests/os/scratch.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(ReplaceFile, TheOldFileStaysWhenTheWriterFails) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const auto write_half = [](const std::string& temporary) {
     OutputFile(real_file_system(), temporary).write("ne", 2);
@@ -33,7 +33,7 @@ TEST(ReplaceFile, TheOldFileStaysWhenTheWriterFails) {
 }
 
 TEST(ReplaceFile, ThreadsThatReplaceOneFileLeaveOneOfTheirsWhole) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   std::vector<std::thread> threads;
   for (const char letter : {'a', 'b', 'c', 'd'}) {
     threads.emplace_back([&folder, content = std::string(100'000, letter)] {
@@ -48,7 +48,7 @@ TEST(ReplaceFile, ThreadsThatReplaceOneFileLeaveOneOfTheirsWhole) {
 }
 
 TEST(ReplaceFile, TheErrorCarriesTheErrnoOfTheCall) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   try {
     replace_file(real_file_system(), folder.path("missing/file"), "new");
     FAIL() << "a file in a folder that is not there was written";
@@ -59,7 +59,7 @@ TEST(ReplaceFile, TheErrorCarriesTheErrnoOfTheCall) {
 }
 
 TEST(ReadFile, WhatCannotBeReadIsAnErrorThatSaysWhatToDo) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "content");
   EXPECT_EQ(read_text(folder.path("file"), 7), "content");
   EXPECT_EQ(MappedFile(folder.path("file")).view(), "content");
@@ -73,7 +73,7 @@ TEST(ReadFile, WhatCannotBeReadIsAnErrorThatSaysWhatToDo) {
 }
 
 TEST(Paths, AnswerForFilesFoldersAndWhatIsNotThere) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "");
   EXPECT_TRUE(is_there(folder.path("file")));
   EXPECT_FALSE(is_folder(folder.path("file")));

@@ -10,7 +10,8 @@
 #include <fstream>
 
 #include "gpipe/os/output_file.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
@@ -20,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
 TEST(OutputPath, IsNewOrPlainOrAStreamOrRefused) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   EXPECT_EQ(look_at_output(folder.path("none")).kind, OutputKind::kNew);
   EXPECT_EQ(look_at_output(folder.write("file", "x")).kind, OutputKind::kPlainFile);
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
@@ -38,7 +39,7 @@ TEST(OutputPath, IsNewOrPlainOrAStreamOrRefused) {
 }
 
 TEST(OutputPath, IsNotReplacedUnlessItIsAPlainFile) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   ASSERT_EQ(mkfifo(folder.path("pipe").c_str(), 0600), 0);
   std::filesystem::create_symlink("file", folder.path("link"));
@@ -57,7 +58,7 @@ TEST(OutputPath, IsNotReplacedUnlessItIsAPlainFile) {
 }
 
 TEST(OutputPath, ATemporaryNameThatSomebodyHasTakenIsNotFollowed) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const std::string temporary = "file." + std::to_string(getpid()) + ".tmp";
   std::filesystem::create_symlink("file", folder.path(temporary));
@@ -66,7 +67,7 @@ TEST(OutputPath, ATemporaryNameThatSomebodyHasTakenIsNotFollowed) {
 }
 
 TEST(OutputFileLimit, IsAnErrorLikeThatOfAFullDisk) {
-  const Scratch folder;
+  const test::TemporaryFolder folder;
   folder.write("file", "old");
   const FileSizeLimit limit(100);
   EXPECT_THAT(

@@ -47,6 +47,10 @@ printf 'add_test(passes "true")\n' >"$work/CTestTestfile.cmake"
 summary 0
 expect '0 of 1 tests skipped'
 
+printf 'add_test(asleep "true")\nset_tests_properties(asleep PROPERTIES DISABLED TRUE)\n' >>"$work/CTestTestfile.cmake"
+summary 1
+expect '1 disabled, which no test may be: asleep'
+
 # And what the tests need is installed by the command that README names.
 command -v make >/dev/null || exit 0
 make --dry-run --directory "$root" DEPS=yes test >"$work/out"

@@ -8,7 +8,7 @@
 #include <future>
 
 #include "gpipe/error.h"
-#include "scratch_folder.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe::train {
 namespace {
@@ -68,7 +68,7 @@ class ConfigFile : public ::testing::Test {
     return "not refused";
   }
 
-  const ScratchFolder folder_;
+  const test::TemporaryFolder folder_;
 };
 
 constexpr const char* kJson = R"({

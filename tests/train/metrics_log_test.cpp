@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "gpipe/error.h"
-#include "scratch_folder.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe::train {
 namespace {
@@ -28,12 +28,12 @@ std::string refusal(Function function) {
 }
 
 TEST(MetricsLog, WritesOneObjectALineInTheOrderOfItsFields) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   MetricsLog log(folder.path("log"), false);
   log.append(step(1, 0.5));
-  EXPECT_EQ(content_of(log.path()), "{\"step\":1,\"loss\":0.5}\n");  // at once
+  EXPECT_EQ(test::content_of(log.path()), "{\"step\":1,\"loss\":0.5}\n");  // at once
   log.append({{"split", std::string("test")}, {"accuracy", 0.875}, {"done", true}});
-  EXPECT_EQ(content_of(log.path()),
+  EXPECT_EQ(test::content_of(log.path()),
             "{\"step\":1,\"loss\":0.5}\n{\"split\":\"test\",\"accuracy\":0.875,\"done\":true}\n");
 }
 
@@ -48,41 +48,41 @@ TEST(MetricsLog, StaysOneLineAndUtf8WhateverTheText) {
 }
 
 TEST(MetricsLog, ReplacesAFileOnlyIfToldTo) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   const std::string path = folder.write("log", "precious");
   EXPECT_THAT(refusal([&] { MetricsLog(path, false); }), HasSubstr("'" + path + "' already exists"));
-  EXPECT_EQ(content_of(path), "precious");
+  EXPECT_EQ(test::content_of(path), "precious");
   MetricsLog(path, true).append(step(1, 2));
-  EXPECT_EQ(content_of(path), "{\"step\":1,\"loss\":2.0}\n");
+  EXPECT_EQ(test::content_of(path), "{\"step\":1,\"loss\":2.0}\n");
 }
 
 TEST(MetricsLog, GoesOnBehindTheStepThatIsResumed) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   const std::string lines = "{\"step\":1,\"loss\":1.0}\n{\"step\":2,\"loss\":2.0}\n";
   const std::string path = folder.write("log", lines + "{\"step\":3,\"loss\":3.0}\n{\"step\":4,\"lo");
   MetricsLog::resume(path, 2).append(step(3, 4));
-  EXPECT_EQ(content_of(path), lines + "{\"step\":3,\"loss\":4.0}\n");
+  EXPECT_EQ(test::content_of(path), lines + "{\"step\":3,\"loss\":4.0}\n");
   MetricsLog::resume(folder.path("new"), 2).append(step(3, 4));
-  EXPECT_EQ(content_of(folder.path("new")), "{\"step\":3,\"loss\":4.0}\n");
+  EXPECT_EQ(test::content_of(folder.path("new")), "{\"step\":3,\"loss\":4.0}\n");
 }
 
 TEST(MetricsLog, ReplacesNothingButPlainFiles) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   folder.write("log", "old\n");
   std::filesystem::create_symlink("log", folder.path("link"));
   EXPECT_THAT(refusal([&] { MetricsLog(folder.path("link"), true); }), HasSubstr("it is a link, not a plain file"));
   EXPECT_THAT(refusal([&] { MetricsLog::resume(folder.path("link"), 2); }), HasSubstr("it is a link"));
-  EXPECT_EQ(content_of(folder.path("log")), "old\n");
+  EXPECT_EQ(test::content_of(folder.path("log")), "old\n");
 }
 
 TEST(MetricsLog, ThatCannotGoOnLeavesTheOldFile) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   std::string lines;
   for (int number = 1; number <= 20; ++number) lines += to_json(step(number, 1)) + "\n";
   const std::string path = folder.write("log", lines);
   const FileSizeLimit limit(100);
   EXPECT_THAT(refusal([&] { MetricsLog::resume(path, 20); }), HasSubstr("File too large"));
-  EXPECT_EQ(content_of(path), lines);
+  EXPECT_EQ(test::content_of(path), lines);
 }
 
 TEST(MetricsLog, SaysWhyItCannotWrite) {

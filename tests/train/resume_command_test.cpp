@@ -14,7 +14,7 @@
 
 #include "run_command.h"
 #include "tests/cli/launch/running_command.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 #include "tests/train/image_files.h"
 
 namespace gpipe::cli {

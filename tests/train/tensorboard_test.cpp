@@ -12,7 +12,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/text/crc32.h"
-#include "scratch_folder.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe::train {
 namespace {
@@ -110,7 +110,7 @@ TEST(TensorBoard, RecordsHaveTheChecksumsOfTensorFlow) {
 }
 
 TEST(TensorBoard, WhatIsWrittenIsReadBack) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   std::string path;
   {
     TensorBoardWriter writer(folder.path("runs/one"), 1700000000.25);
@@ -120,7 +120,7 @@ TEST(TensorBoard, WhatIsWrittenIsReadBack) {
     writer.flush();
     path = writer.path();
   }
-  const std::vector<std::string> records = read_records(content_of(path));
+  const std::vector<std::string> records = read_records(test::content_of(path));
   ASSERT_EQ(records.size(), 4u);
   EXPECT_EQ(decode(records[0]).texts.at(3), "brain.Event:2");
   EXPECT_EQ(as_double(decode(records[0]).numbers.at(1)), 1700000000.25);
@@ -139,7 +139,7 @@ TEST(TensorBoard, WhatIsWrittenIsReadBack) {
 
 // TensorBoard finds event files by "tfevents" in their names.
 TEST(TensorBoard, EachWriterHasAFileOfItsOwn) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   const TensorBoardWriter first(folder.path("runs"), 1700000000);
   const TensorBoardWriter second(folder.path("runs"), 1700000000);
   EXPECT_THAT(first.path(), HasSubstr("/runs/events.out.tfevents.1700000000."));

@@ -11,7 +11,7 @@
 
 #include "cli/terminal.h"
 #include "data/data_error.h"
-#include "tests/train/scratch_folder.h"
+#include "tests/os/temporary_folder.h"
 
 namespace gpipe::train {
 namespace {
@@ -52,7 +52,7 @@ class PointsTask : public Task {
 };
 
 TEST(Trainer, TellsTheErrorThatEndedTheTrainingBeforeThatOfTheFilesThatWereToBeKept) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   std::filesystem::create_directory(folder.path("weights"));
   PointsTask task([&](int batch) {
     if (batch < 2) return;
@@ -78,7 +78,7 @@ TEST(Trainer, TellsTheErrorThatEndedTheTrainingBeforeThatOfTheFilesThatWereToBeK
 }
 
 TEST(Trainer, KeepsTheWeightsOfTheStepBeforeAnError) {
-  const ScratchFolder folder;
+  const test::TemporaryFolder folder;
   PointsTask task([](int batch) {
     if (batch == 2) throw data::DataError("points", "they have come to an end", "draw more");
   });

@@ -11,6 +11,10 @@
 #include <cstdlib>
 
 #include "ranks.h"
+#include "tests/launch/programs.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/comes_true.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 namespace {
@@ -20,8 +24,8 @@ using ::testing::HasSubstr;
 // What each of two ranks throws, as threads.
 std::vector<std::exception_ptr> meet_with(const char* carrier) {
   setenv("GPIPE_CARRIER", carrier, 1);
-  const int port = free_port("127.0.0.1");
-  auto errors = run_each(2, [&](int rank) { const Peers peers(world_of(rank, 2, port)); });
+  const test::ReservedPort port;
+  auto errors = run_each(2, [&](int rank) { const Peers peers(world_of(rank, 2, port.number())); });
   unsetenv("GPIPE_CARRIER");
   return errors;
 }
@@ -51,7 +55,7 @@ TEST(Carrier, MpiIsRefusedWhereItCannotBeUsed) {
   }
 }
 
-// The rest is run by mpirun, in each of its ranks.
+// The rest are programs that mpirun starts, as each of its ranks.
 
 RemoteFlowOptions flow_between(int peer, int id) {
   RemoteFlowOptions options = flow_to(peer, /*capacity=*/3);
@@ -89,24 +93,25 @@ void expect_all_to_all(Peers& peers) {
       FlowReceiver receiver(peers, flow_between(peer, flow));
       for (int micro_batch = 0; micro_batch < kNumPackets; ++micro_batch) {
         const Packet packet = receiver.take(micro_batch);
-        EXPECT_TRUE(torch::equal(packet.tensors.at(0), values_of(flow, micro_batch)));
-        EXPECT_TRUE(torch::equal(packet.tensors.at(2), values_of(flow, micro_batch + 1)));
+        EXPECT_TRUE(test::same_bits(packet.tensors.at(0), values_of(flow, micro_batch)));
+        EXPECT_TRUE(test::same_bits(packet.tensors.at(2), values_of(flow, micro_batch + 1)));
       }
     });
   }
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(UnderMpirun, DISABLED_PacketsArriveAsTheyWerePutBetweenAllRanks) {
+// Packets arrive as they were put, between all ranks.
+const test::Program kPacketsBetweenAll("PacketsBetweenAll", [] {
   for (int run = 0; run < 2; ++run) {  // the second world uses the same numbers for its flows
     Peers peers(read_world());
     expect_all_to_all(peers);
     peers.leave_together();
   }
-}
+});
 
 // What is left of a world must not arrive in the next one.
-TEST(UnderMpirun, DISABLED_AWorldDoesNotReceiveWhatAnotherHasLeft) {
+const test::Program kWorldAfterWorld("WorldAfterWorld", [] {
   for (int run = 0; run < 2; ++run) {
     Peers peers(read_world());
     const int rank = peers.world().rank;
@@ -124,13 +129,13 @@ TEST(UnderMpirun, DISABLED_AWorldDoesNotReceiveWhatAnotherHasLeft) {
     }
     peers.leave_together();
   }
-}
+});
 
-// Of two ranks; mpirun has to let the other one live.
-TEST(UnderMpirunThatGoesOn, DISABLED_ARankThatIsKilledEndsWhatWaitsForItsBytes) {
+// A rank that is killed ends what waits for its bytes. Of two ranks; mpirun has to let the other one live.
+const test::Program kKilledRank("KilledRank", [] {
   Peers peers(read_world());
   if (peers.world().rank == 1) {
-    while (!peers.store().check({"waiting"})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    EXPECT_TRUE(test::comes_true([&] { return peers.store().check({"waiting"}); }));
     raise(SIGKILL);
   }
   const Carrier::Work received = peers.carrier().receive(torch::empty({100}, torch::kByte), 1, 7);
@@ -148,10 +153,10 @@ TEST(UnderMpirunThatGoesOn, DISABLED_ARankThatIsKilledEndsWhatWaitsForItsBytes) 
     EXPECT_EQ(error.place().rank, 1);
     std::printf("%s\n", error.what());
   }
-}
+});
 
 // From rank 0 to rank 1, in GB/s; for those who want to know.
-TEST(UnderMpirun, DISABLED_Bandwidth) {
+const test::Program kBandwidth("Bandwidth", [] {
   Peers peers(read_world());
   const World& world = peers.world();
   constexpr int kNumPackets = 30;
@@ -181,7 +186,7 @@ TEST(UnderMpirun, DISABLED_Bandwidth) {
     }
   }
   peers.leave_together();
-}
+});
 
 }  // namespace
 }  // namespace gpipe

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "ranks.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe {
 namespace {
@@ -26,7 +27,7 @@ void expect_of_rank(const detail::WireRecord& record, int rank) {
   EXPECT_EQ(reader.integer<int>("rank"), rank);
   const Tensors tensors = reader.tensors("tensors");
   ASSERT_EQ(tensors.size(), static_cast<std::size_t>(10 * rank));
-  for (const at::Tensor& tensor : tensors) EXPECT_TRUE(torch::equal(tensor, torch::full({2}, rank)));
+  for (const at::Tensor& tensor : tensors) EXPECT_TRUE(test::same_bits(tensor, torch::full({2}, rank)));
   EXPECT_FALSE(reader.tensor("undefined").defined());
   reader.finish();
 }

@@ -6,6 +6,7 @@
 
 #include "gpipe/transport/wire_record.h"
 #include "ranks.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 namespace {
@@ -45,9 +46,9 @@ TEST(FailureReport, OfARecordThatIsNoneIsRefused) {
 }
 
 TEST(FailureReport, ThatCannotBeReadLeavesTheErrorAsItIs) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    Peers peers(world_of(rank, 2, port));
+    Peers peers(world_of(rank, 2, port.number()));
     if (rank == 1) return;
     peers.store().set("gpipe/failed/1", {'n', 'o', 'n', 'e'});
     peers.fail(std::make_exception_ptr(PeerError(peers.place_of(1), "it is silent")), /*silent=*/true);

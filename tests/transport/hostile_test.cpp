@@ -15,6 +15,9 @@
 #include "gpipe/transport/c10d/proven_device.h"
 #include "gpipe/transport/c10d/rank_listener.h"
 #include "ranks.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/comes_true.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 namespace {
@@ -72,7 +75,7 @@ std::size_t num_listening() {
 }
 
 TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   std::atomic<bool> is_bothered{false};
   std::atomic<bool> is_done{false};
   std::atomic<int> num_connections{0};
@@ -80,7 +83,7 @@ TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
     std::mt19937 random(1);
     std::vector<FileDescriptor> open;
     while (num_connections < 2000 || !is_done) {
-      FileDescriptor connection = bother(port, random);
+      FileDescriptor connection = bother(port.number(), random);
       if (connection.is_open() && open.size() < 300) open.push_back(std::move(connection));
       if (++num_connections == 1000) is_bothered = true;
       if (is_bothered && open.size() > 100) open.erase(open.begin(), open.begin() + 50);
@@ -88,8 +91,9 @@ TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
   });
   const at::Tensor sent = torch::arange(1 << 20, torch::kFloat);
   const auto errors = run_each(2, [&](int rank) {
-    while (rank == 1 && !is_bothered) std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    Peers peers(world_of(rank, 2, port));
+    if (rank == 1 && !test::comes_true([&] { return is_bothered.load(); }, 60))
+      ADD_FAILURE() << "nobody has bothered it";
+    Peers peers(world_of(rank, 2, port.number()));
     if (rank == 0) {
       FlowSender sender(peers, flow_to(1));
       for (int micro_batch = 0; micro_batch < 20; ++micro_batch) {
@@ -102,10 +106,10 @@ TEST(Hostile, StrangersAtTheStoreKeepNoRankOut) {
     } else {
       FlowReceiver receiver(peers, flow_to(0));
       for (int micro_batch = 0; micro_batch < 20; ++micro_batch) {
-        EXPECT_TRUE(torch::equal(receiver.take(micro_batch).tensors[0], sent + micro_batch));
+        EXPECT_TRUE(test::same_bits(receiver.take(micro_batch).tensors[0], sent + micro_batch));
       }
       // Everybody is in: nobody listens any more.
-      EXPECT_FALSE(connect_to("127.0.0.1", port, deadline_in(1)).is_open());
+      EXPECT_FALSE(connect_to("127.0.0.1", port.number(), deadline_in(1)).is_open());
     }
     peers.leave_together();
   });
@@ -139,8 +143,8 @@ TEST(Hostile, WhoTakesAPairWithoutTheSecretIsRefused) {
 }
 
 TEST(Hostile, OnlySoManyWaitAtTheGate) {
-  const int port = free_port("127.0.0.1");
-  StoreServer server("127.0.0.1", port, {"secret", Purpose::kStore, 0, 2, {0, 1}});
+  StoreServer server("127.0.0.1", 0, {"secret", Purpose::kStore, 0, 2, {0, 1}});
+  const int port = server.port();
   std::vector<FileDescriptor> silent;
   for (int count = 0; count < 400; ++count) silent.push_back(connect_to("127.0.0.1", port, deadline_in(5)));
   // A rank comes in all the same.

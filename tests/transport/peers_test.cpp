@@ -13,6 +13,7 @@
 
 #include "gpipe/transport/wire_record.h"
 #include "ranks.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 namespace {
@@ -51,9 +52,9 @@ TEST(Peers, ALateRankIsNamedWhileTheOtherWaitsToLeave) {
 }
 
 TEST(Peers, AnotherSecretIsRefusedByName) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    World world = world_of(rank, 2, port);
+    World world = world_of(rank, 2, port.number());
     world.timeout_seconds = 1;
     if (rank == 1) world.secret = "another one, as long";
     Peers peers(world);
@@ -76,9 +77,9 @@ TEST(Peers, WithoutASecretTheyMeetOnTheLoopbackOnly) {
   } catch (const EnvironmentError& error) {
     EXPECT_EQ(error.variable(), "GPIPE_SECRET");
   }
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   for (const auto& error : run_each(2, [&](int rank) {
-         World loopback = world_of(rank, 2, port);
+         World loopback = world_of(rank, 2, port.number());
          loopback.secret.clear();
          Peers peers(loopback);
          peers.leave_together();
@@ -99,7 +100,8 @@ TEST(Peers, OtherHostsCannotMeetOnTheLoopback) {
 }
 
 TEST(Peers, ARankThatNeverComesIsNamed) {
-  World world = world_of(0, 3, free_port("127.0.0.1"));
+  const test::ReservedPort port;
+  World world = world_of(0, 3, port.number());
   world.timeout_seconds = 0.3;
   try {
     Peers peers(world);
@@ -110,7 +112,8 @@ TEST(Peers, ARankThatNeverComesIsNamed) {
 }
 
 TEST(Peers, AMasterThatNeverComesIsNamed) {
-  World world = world_of(1, 3, free_port("127.0.0.1"));
+  const test::ReservedPort port;
+  World world = world_of(1, 3, port.number());
   world.timeout_seconds = 0.3;
   try {
     Peers peers(world);
@@ -122,9 +125,9 @@ TEST(Peers, AMasterThatNeverComesIsNamed) {
 }
 
 TEST(Peers, TheSameRankTwiceIsRefused) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(3, [&](int index) {
-    World world = world_of(std::min(index, 1), 3, port);
+    World world = world_of(std::min(index, 1), 3, port.number());
     world.timeout_seconds = 1;
     Peers peers(world);
   });
@@ -132,9 +135,9 @@ TEST(Peers, TheSameRankTwiceIsRefused) {
   EXPECT_THAT(text_of(errors[1]) + text_of(errors[2]), HasSubstr("somebody else is this rank already"));
 }
 
-// Answers one connection with `challenge`, whatever it is told.
-void answer_with(const Challenge& challenge, int port, const std::function<void()>& meanwhile) {
-  const FileDescriptor listener = listen_on("127.0.0.1", port);
+// Answers one connection with `challenge`, whatever it is told. `meanwhile` gets the port.
+void answer_with(const Challenge& challenge, const std::function<void(int port)>& meanwhile) {
+  const FileDescriptor listener = listen_on("127.0.0.1", 0);
   std::thread server([&] {
     pollfd entry{listener.get(), POLLIN, 0};
     poll(&entry, 1, 5000);
@@ -145,15 +148,14 @@ void answer_with(const Challenge& challenge, int port, const std::function<void(
     char byte = 0;
     read_all(connection.get(), &byte, 1, deadline_in(5));  // until the other side has gone
   });
-  meanwhile();
+  meanwhile(name_of(listener.get()).port);
   server.join();
 }
 
 TEST(Peers, AnotherVersionIsNamed) {
-  const int port = free_port("127.0.0.1");
   Challenge challenge;
   challenge.version = 7;
-  answer_with(challenge, port, [&] {
+  answer_with(challenge, [&](int port) {
     try {
       Peers peers(world_of(1, 2, port));
       FAIL();
@@ -164,10 +166,9 @@ TEST(Peers, AnotherVersionIsNamed) {
 }
 
 TEST(Peers, WhatIsNoGpipeIsNamed) {
-  const int port = free_port("127.0.0.1");
   Challenge challenge;
   challenge.magic[0] = 'H';
-  answer_with(challenge, port, [&] {
+  answer_with(challenge, [&](int port) {
     try {
       Peers peers(world_of(1, 2, port));
       FAIL();
@@ -178,8 +179,7 @@ TEST(Peers, WhatIsNoGpipeIsNamed) {
 }
 
 TEST(Peers, AMasterThatDoesNotKnowTheSecretIsNotTrusted) {
-  const int port = free_port("127.0.0.1");
-  const FileDescriptor listener = listen_on("127.0.0.1", port);
+  const FileDescriptor listener = listen_on("127.0.0.1", 0);
   std::thread impostor([&] {
     pollfd entry{listener.get(), POLLIN, 0};
     poll(&entry, 1, 5000);
@@ -195,7 +195,7 @@ TEST(Peers, AMasterThatDoesNotKnowTheSecretIsNotTrusted) {
     EXPECT_TRUE(write_all(connection.get(), &verdict, sizeof verdict, deadline_in(5)));
   });
   try {
-    Peers peers(world_of(1, 2, port));
+    Peers peers(world_of(1, 2, name_of(listener.get()).port));
     ADD_FAILURE();
   } catch (const HandshakeError& error) {
     EXPECT_THAT(error.what(), HasSubstr("cannot prove that it knows the run's secret"));
@@ -204,9 +204,8 @@ TEST(Peers, AMasterThatDoesNotKnowTheSecretIsNotTrusted) {
 }
 
 TEST(Peers, GateTellsAnotherVersionItsOwn) {
-  const int port = free_port("127.0.0.1");
-  StoreServer server("127.0.0.1", port, {"secret", Purpose::kStore, 0, 2, {0, 1}});
-  const FileDescriptor connection = connect_to("127.0.0.1", port, deadline_in(5));
+  StoreServer server("127.0.0.1", 0, {"secret", Purpose::kStore, 0, 2, {0, 1}});
+  const FileDescriptor connection = connect_to("127.0.0.1", server.port(), deadline_in(5));
   Hello hello;
   hello.version = 9;
   Challenge challenge;
@@ -225,9 +224,9 @@ TEST(Peers, EqualFingerprintsPass) {
 }
 
 TEST(Peers, EveryRankNamesTheFirstDifference) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(3, [&](int rank) {
-    Peers peers(world_of(rank, 3, port));
+    Peers peers(world_of(rank, 3, port.number()));
     peers.compare({{"schedule", "1f1b"}, {"seed", rank == 2 ? "8" : "7"}, {"batch", std::to_string(rank)}});
   });
   for (const auto& error : errors) {

@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "gpipe/launch/world.h"
-#include "gpipe/os/network.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 
@@ -45,9 +45,9 @@ inline std::vector<std::exception_ptr> run_each(int size, const std::function<vo
 
 // The same with connected ranks; rethrows the first error.
 inline void run_ranks(int size, const std::function<void(Peers& peers)>& work) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   for (const std::exception_ptr& error : run_each(size, [&](int rank) {
-         Peers peers(world_of(rank, size, port));
+         Peers peers(world_of(rank, size, port.number()));
          work(peers);
          peers.leave_together();
        })) {

@@ -17,6 +17,10 @@
 
 #include "gpipe/interpret/channel.h"
 #include "ranks.h"
+#include "tests/launch/programs.h"
+#include "tests/model/same_bits.h"
+#include "tests/os/comes_true.h"
+#include "tests/os/reserved_port.h"
 
 namespace gpipe {
 namespace {
@@ -88,11 +92,10 @@ TEST(RemoteFlow, EveryKindOfTensorArrivesAsItWasPut) {
       const at::Tensor& tensor = packet.tensors[index];
       ASSERT_EQ(tensor.defined(), kinds[index].defined());
       if (!tensor.defined()) continue;
-      EXPECT_EQ(tensor.scalar_type(), kinds[index].scalar_type());
-      ASSERT_EQ(tensor.sizes(), kinds[index].sizes());
-      if (tensor.numel() == 0) continue;
-      EXPECT_EQ(tensor.strides(), kinds[index].strides());
-      EXPECT_EQ(std::memcmp(tensor.data_ptr(), kinds[index].data_ptr(), tensor.nbytes()), 0);
+      EXPECT_TRUE(test::same_bits(tensor, kinds[index])) << index;
+      if (tensor.numel() > 0) {
+        EXPECT_EQ(tensor.strides(), kinds[index].strides()) << index;
+      }
     }
   });
 }
@@ -108,10 +111,10 @@ TEST(RemoteFlow, WhatHasGapsIsCopiedAndWhatIsConjugatedIsResolved) {
         return packet_of(index, {gaps, wide, conjugated, graph});
       },
       [&](int, const Packet& packet) {
-        EXPECT_TRUE(torch::equal(packet.tensors[0], gaps));
-        EXPECT_TRUE(torch::equal(packet.tensors[1], wide));
-        EXPECT_TRUE(torch::equal(packet.tensors[2], conjugated));
-        EXPECT_TRUE(torch::equal(packet.tensors[3], graph));
+        EXPECT_TRUE(test::same_bits(packet.tensors[0], gaps));
+        EXPECT_TRUE(test::same_bits(packet.tensors[1], wide));
+        EXPECT_TRUE(test::same_bits(packet.tensors[2], conjugated));
+        EXPECT_TRUE(test::same_bits(packet.tensors[3], graph));
         EXPECT_FALSE(packet.tensors[3].requires_grad());
       });
 }
@@ -120,13 +123,13 @@ TEST(RemoteFlow, SixtyFourMebibytesArriveWhole) {
   const at::Tensor large = torch::randn({16, 1 << 20});
   send_through(
       3, flow_to(1), [&](int index) { return packet_of(index, {large + index}); },
-      [&](int index, const Packet& packet) { EXPECT_TRUE(torch::equal(packet.tensors[0], large + index)); });
+      [&](int index, const Packet& packet) { EXPECT_TRUE(test::same_bits(packet.tensors[0], large + index)); });
 }
 
 TEST(RemoteFlow, ThousandsOfPacketsArriveInOrderWithShapesThatChange) {
   const auto make = [](int index) { return packet_of(index, {torch::full({1 + index % 7, index % 3}, index)}); };
   send_through(3000, flow_to(1, 4), make, [&](int index, const Packet& packet) {
-    ASSERT_TRUE(torch::equal(packet.tensors[0], make(index).tensors[0])) << index;
+    ASSERT_TRUE(test::same_bits(packet.tensors[0], make(index).tensors[0])) << index;
   });
 }
 
@@ -148,30 +151,32 @@ TEST(RemoteFlow, ManyFlowsBetweenFourRanksDoNotMix) {
       int index = 0;
       for (int other = 0; other < 4; ++other) {
         if (other == rank) continue;
-        EXPECT_TRUE(torch::equal(receivers[index++]->take(micro_batch).tensors[0], torch::full({100}, other)));
+        EXPECT_TRUE(test::same_bits(receivers[index++]->take(micro_batch).tensors[0], torch::full({100}, other)));
       }
     }
     peers.leave_together();
   });
 }
 
+// Each packet is taken only when the sender is as far ahead as it may be, and after each put it must not be further.
 TEST(RemoteFlow, ASenderIsNoFurtherAheadThanTheCapacityOfBothEnds) {
   constexpr int kCapacity = 3;
+  constexpr int kNumTaken = 200;
+  std::atomic<int> num_put{0};
+  std::atomic<int> num_asked_for{0};  // before they are taken
   run_ranks(2, [&](Peers& peers) {
     if (peers.world().rank == 0) {
       FlowSender sender(peers, flow_to(1, kCapacity));
-      std::atomic<int> num_put{0};
       std::thread putter([&] {
         EXPECT_THROW(
             while (true) {
               sender.put(packet_of(num_put, {torch::ones({8})}));
-              ++num_put;
+              EXPECT_LE(++num_put, num_asked_for + 2 * kCapacity);
             },
             CancelledError);
       });
-      while (num_put < 2 * kCapacity) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // time to go too far
-      EXPECT_EQ(num_put, 2 * kCapacity);
+      peers.store().wait({"taken"});
+      EXPECT_TRUE(test::comes_true([&] { return num_put == kNumTaken + 2 * kCapacity; })) << num_put;
       const auto start = std::chrono::steady_clock::now();
       sender.cancel();
       putter.join();
@@ -179,6 +184,15 @@ TEST(RemoteFlow, ASenderIsNoFurtherAheadThanTheCapacityOfBothEnds) {
       peers.leave_together();
     } else {
       FlowReceiver receiver(peers, flow_to(0, kCapacity));
+      for (int index = 0; index < kNumTaken; ++index) {
+        if (!test::comes_true([&] { return num_put >= index + 2 * kCapacity; })) {
+          ADD_FAILURE() << "the sender has put " << num_put << ", " << index << " are taken";
+          break;
+        }
+        ++num_asked_for;
+        receiver.take(index);
+      }
+      peers.store().set("taken", std::vector<std::uint8_t>());
       peers.leave_together();
     }
   });
@@ -188,8 +202,12 @@ TEST(RemoteFlow, CancelWakesATakerAtOnce) {
   run_ranks(2, [](Peers& peers) {
     if (peers.world().rank == 1) {
       FlowReceiver receiver(peers, flow_to(0));
-      auto taken = std::async(std::launch::async, [&] { receiver.take(); });
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // most likely inside take; right either way
+      std::atomic<int> taker{0};
+      auto taken = std::async(std::launch::async, [&] {
+        taker = test::own_thread_number();
+        receiver.take();
+      });
+      EXPECT_TRUE(test::comes_true([&] { return taker != 0 && test::is_asleep(taker); }));
       const auto start = std::chrono::steady_clock::now();
       receiver.cancel();
       EXPECT_THROW(taken.get(), CancelledError);
@@ -197,7 +215,7 @@ TEST(RemoteFlow, CancelWakesATakerAtOnce) {
       EXPECT_THROW(receiver.take(), CancelledError);
       receiver.reset(1);
       peers.store().set("go", std::vector<std::uint8_t>());
-      EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::ones({2})));
+      EXPECT_TRUE(test::same_bits(receiver.take(0).tensors[0], torch::ones({2})));
     } else {
       peers.store().wait({"go"});
       FlowSender sender(peers, flow_to(1));
@@ -219,15 +237,15 @@ TEST(RemoteFlow, WhatIsLeftOfACancelledStepIsDropped) {
       receiver.take(0);
       receiver.cancel();
       receiver.reset(8);
-      EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::zeros({2})));
+      EXPECT_TRUE(test::same_bits(receiver.take(0).tensors[0], torch::zeros({2})));
     }
   });
 }
 
 TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    Peers peers(world_of(rank, 2, port));
+    Peers peers(world_of(rank, 2, port.number()));
     if (peers.world().rank == 0) {
       FlowSender sender(peers, flow_to(1));
       sender.put(packet_of(2, {torch::ones({2})}));
@@ -264,14 +282,13 @@ TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
 }
 
 TEST(RemoteFlow, ASilentPeerIsAnErrorWithinTheTimeout) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    World world = world_of(rank, 2, port);
+    World world = world_of(rank, 2, port.number());
     world.timeout_seconds = 2;
     Peers peers(world);
     if (rank == 0) {
-      c10d::Store& store = peers.store();
-      while (!store.check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+      EXPECT_TRUE(test::comes_true([&] { return peers.store().check({"done"}); }));
       return;
     }
     FlowReceiver receiver(peers, flow_to(0));
@@ -295,16 +312,13 @@ TEST(RemoteFlow, ASilentPeerIsAnErrorWithinTheTimeout) {
 }
 
 TEST(RemoteFlow, ASenderToASilentPeerFailsWithinTheTimeout) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    World world = world_of(rank, 2, port);
+    World world = world_of(rank, 2, port.number());
     world.timeout_seconds = 3;  // also to connect
     Peers peers(world);
     if (rank == 0) {
-      const auto start = std::chrono::steady_clock::now();
-      while (!peers.store().check({"done"}) && seconds_since(start) < 30) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(10));
-      }
+      EXPECT_TRUE(test::comes_true([&] { return peers.store().check({"done"}); }));
       return;
     }
     FlowSender sender(peers, flow_to(0, 1));
@@ -317,12 +331,12 @@ TEST(RemoteFlow, ASenderToASilentPeerFailsWithinTheTimeout) {
 }
 
 TEST(RemoteFlow, WhenOneRankFailsTheOthersThatNeedItNoticeAtOnce) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
   const auto errors = run_each(2, [&](int rank) {
-    Peers peers(world_of(rank, 2, port));
+    Peers peers(world_of(rank, 2, port.number()));
     if (rank == 1) {
       EXPECT_THROW(peers.fail(std::make_exception_ptr(PeerError({0, "", 0, "", -1}, "made up"))), PeerError);
-      while (!peers.store().check({"done"})) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      EXPECT_TRUE(test::comes_true([&] { return peers.store().check({"done"}); }));
       return;
     }
     FlowReceiver receiver(peers, flow_to(1));
@@ -336,17 +350,22 @@ TEST(RemoteFlow, WhenOneRankFailsTheOthersThatNeedItNoticeAtOnce) {
 }
 
 TEST(RemoteFlow, WhatArrivedIsGivenEvenIfItsSenderHasLeft) {
-  const int port = free_port("127.0.0.1");
+  const test::ReservedPort port;
+  std::promise<void> left;
   const auto errors = run_each(2, [&](int rank) {
-    Peers peers(world_of(rank, 2, port));
     if (rank == 1) {
-      FlowSender sender(peers, flow_to(0));
-      sender.put(packet_of(0, {torch::ones({1000})}));
+      {
+        Peers peers(world_of(rank, 2, port.number()));
+        FlowSender sender(peers, flow_to(0));
+        sender.put(packet_of(0, {torch::ones({1000})}));
+      }
+      left.set_value();
       return;
     }
+    Peers peers(world_of(rank, 2, port.number()));
     FlowReceiver receiver(peers, flow_to(1));
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    EXPECT_TRUE(torch::equal(receiver.take(0).tensors[0], torch::ones({1000})));
+    EXPECT_EQ(left.get_future().wait_for(std::chrono::seconds(30)), std::future_status::ready);
+    EXPECT_TRUE(test::same_bits(receiver.take(0).tensors[0], torch::ones({1000})));
     EXPECT_THROW(receiver.take(1), PeerError);
   });
   EXPECT_EQ(text_of(errors[0]), "");
@@ -354,22 +373,22 @@ TEST(RemoteFlow, WhatArrivedIsGivenEvenIfItsSenderHasLeft) {
 }
 
 // The other process of the test below: rank 1, which sends until it is killed.
-TEST(RemoteFlow, DISABLED_PeerToBeKilled) {
+const test::Program kPeerToBeKilled("PeerToBeKilled", [] {
   Peers peers(world_of(1, 2, std::atoi(std::getenv("GPIPE_TEST_PORT"))));
   FlowSender sender(peers, flow_to(0));
   for (int micro_batch = 0;; ++micro_batch) sender.put(packet_of(micro_batch, {torch::ones({1 << 18})}));
-}
+});
 
 TEST(RemoteFlow, AKilledProcessIsAnErrorAtOnce) {
-  const int port = free_port("127.0.0.1");
-  setenv("GPIPE_TEST_PORT", std::to_string(port).c_str(), 1);
-  std::string program = "/proc/self/exe";
-  std::string filter = "--gtest_filter=RemoteFlow.DISABLED_PeerToBeKilled";
-  std::string disabled = "--gtest_also_run_disabled_tests";
-  std::vector<char*> arguments = {program.data(), filter.data(), disabled.data(), nullptr};
+  const test::ReservedPort port;
+  setenv("GPIPE_TEST_PORT", std::to_string(port.number()).c_str(), 1);
+  std::vector<std::string> words = test::command_of_program("PeerToBeKilled");
+  std::vector<char*> arguments;
+  for (std::string& word : words) arguments.push_back(word.data());
+  arguments.push_back(nullptr);
   pid_t process = -1;
-  ASSERT_EQ(posix_spawn(&process, program.c_str(), nullptr, nullptr, arguments.data(), environ), 0);
-  Peers peers(world_of(0, 2, port));
+  ASSERT_EQ(posix_spawn(&process, arguments.front(), nullptr, nullptr, arguments.data(), environ), 0);
+  Peers peers(world_of(0, 2, port.number()));
   FlowReceiver receiver(peers, flow_to(1));
   RemoteFlowOptions back = flow_to(1);
   back.id = 9;

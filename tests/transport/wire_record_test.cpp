@@ -13,6 +13,7 @@
 #include <string>
 
 #include "gpipe/error.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe::detail {
 namespace {
@@ -41,12 +42,6 @@ WireRecord some_record() {
   return record;
 }
 
-bool same_tensors(const Tensors& one, const Tensors& other) {
-  return std::equal(one.begin(), one.end(), other.begin(), other.end(), [](const at::Tensor& a, const at::Tensor& b) {
-    return a.defined() == b.defined() && (!a.defined() || torch::equal(a, b));
-  });
-}
-
 TEST(WireRecord, EverythingComesBack) {
   const WireRecord record = decode(encode(some_record()));
   WireReader reader(record, kNotATest);
@@ -54,14 +49,14 @@ TEST(WireRecord, EverythingComesBack) {
   EXPECT_EQ(reader.integer<int>("step"), 7);
   EXPECT_TRUE(reader.flag("training"));
   EXPECT_EQ(reader.number("seconds"), 0.1);
-  EXPECT_TRUE(torch::equal(reader.tensor("losses"), torch::ones({2, 3})));
+  EXPECT_TRUE(test::same_bits(reader.tensor("losses"), torch::ones({2, 3})));
   EXPECT_FALSE(reader.tensor("weights").defined());
   EXPECT_THAT(reader.texts("names"), ElementsAre("a", "", "\xff"));
   EXPECT_THAT(reader.integers<int>("layers", -1), ElementsAre(3, -1));
   EXPECT_THAT(reader.flags("flags"), ElementsAre(true, false));
   EXPECT_TRUE(std::signbit(reader.numbers("starts").at(0)));
   EXPECT_TRUE(std::isnan(reader.numbers("starts").at(1)));
-  EXPECT_TRUE(same_tensors(reader.tensors("norms"), {torch::zeros({}), at::Tensor(), torch::arange(4)}));
+  EXPECT_TRUE(test::same_bits(reader.tensors("norms"), {torch::zeros({}), at::Tensor(), torch::arange(4)}));
   EXPECT_TRUE(reader.has("nothing"));
   EXPECT_FALSE(reader.has("something"));
   EXPECT_THAT(reader.integers("nothing"), IsEmpty());
@@ -178,7 +173,7 @@ TEST(WireRecord, OfMutatedTensorsIsRefusedOrComesBack) {
     if (random() % 8 == 0) tensors.pop_back();
     try {
       const WireRecord record = decode(tensors);
-      ASSERT_TRUE(same_tensors(encode(record), tensors)) << "round " << round;
+      ASSERT_TRUE(test::same_bits(encode(record), tensors)) << "round " << round;
       ++num_accepted;
       WireReader reader(record, kNotATest);  // whatever is in it, to read it either goes well or is refused
       for (const WireField& field : record.fields()) reader.tensors(field.name);

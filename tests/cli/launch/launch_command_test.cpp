@@ -18,7 +18,7 @@
 #include "gpipe/os/file_descriptor.h"
 #include "run_command.h"
 #include "tests/cli/launch/running_command.h"
-#include "tests/os/scratch.h"
+#include "tests/os/file_limits.h"
 
 namespace gpipe::cli {
 namespace {
@@ -248,8 +248,12 @@ TEST(Launch, EndsWhatARankLeavesBehind) {
 
 // A zombie in a rank's process group whose parent has left the group and never asks for it.
 TEST(Launch, WaitsForNoZombie) {
+  const TemporaryFolder folder;
+  const std::string pid_file = folder.path("pid");
   RunningCommand command({GPIPE_COMMAND, "launch", "-n", "1", "--grace", "0.1", "--", "/bin/sh", "-c",
-                          "(true & exec setsid sleep 1000) & sleep 0.1; echo done"});
+                          "(true & echo $! > " + pid_file + "; exec setsid sleep 1000) & " +
+                              "until grep -q '^sleep' /proc/$!/comm && grep -q '^State:.Z' /proc/$(cat " + pid_file +
+                              ")/status; do sleep 0.01; done; echo done"});
   const Outcome outcome = command.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "[0] done\n");

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "tests/cli/launch/running_command.h"
+#include "tests/os/comes_true.h"
 
 namespace gpipe::cli {
 namespace {
@@ -141,7 +142,7 @@ TEST(LaunchSignal, EndsALauncherWhoseOutputNobodyTakes) {
   RunningCommand command(
       {"/bin/sh", "-c", "exec " GPIPE_COMMAND " launch -n 2 --grace 0.2 -- yes " + word + " > " + folder.path("pipe")});
   // The launcher, its guard and the ranks; then until the pipe is full and all of them wait.
-  while (processes_with(word).size() < 4u) usleep(1000);
+  ASSERT_TRUE(test::comes_true([&] { return processes_with(word).size() >= 4u; }));
   for (const int pid : processes_with(word)) EXPECT_TRUE(becomes(pid, 'S'));
   command.send(SIGTERM);
   EXPECT_EQ(command.finish().exit_code, 128 + SIGTERM);
@@ -166,7 +167,7 @@ TEST(LaunchSignal, ThatKillsTheLauncherWhileItStartsLeavesNoOrphan) {
   for (int round = 0; round < 30; ++round) {
     const std::string word = unique_word();
     RunningCommand command(launch({"-n", "8"}, "sleep 1000 & wait", word));
-    usleep(static_cast<useconds_t>(400 * round));
+    usleep(static_cast<useconds_t>(400 * round));  // each time at another moment of its start
     command.send(SIGKILL);
     EXPECT_EQ(command.finish().exit_code, 128 + SIGKILL);
     EXPECT_TRUE(all_end(word)) << "round " << round;

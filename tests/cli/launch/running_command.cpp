@@ -7,24 +7,17 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <filesystem>
-#include <functional>
 #include <stdexcept>
+
+#include "tests/os/comes_true.h"
 
 extern char** environ;
 
 namespace gpipe::cli {
 namespace {
 
-bool comes_true(const std::function<bool()>& condition, std::chrono::seconds limit = std::chrono::seconds(30)) {
-  const auto end = std::chrono::steady_clock::now() + limit;
-  while (!condition()) {
-    if (std::chrono::steady_clock::now() > end) return false;
-    usleep(2000);
-  }
-  return true;
-}
+using test::comes_true;
 
 int count(const std::string& text, const std::string& part) {
   int times = 0;
@@ -101,7 +94,7 @@ bool becomes(int pid, char state) {
 }
 
 bool appears(const std::string& path) {
-  return comes_true([&] { return std::filesystem::exists(path); }, std::chrono::minutes(1));
+  return comes_true([&] { return std::filesystem::exists(path); }, 60);
 }
 
 }  // namespace gpipe::cli
