@@ -119,8 +119,8 @@ void run(int num_micro_batches, int repeats) {
   for (const char* schedule : {"gpipe", "1f1b", "zb-h1", "zb-v"}) {
     const Schedule actions = make_schedule(schedule, kNumStages, num_micro_batches);
     // The head is a sixth of a block: no other cuts of the ten layers are nearer to equal.
-    const std::vector<int> balance =
-        actions.num_stages == 2 ? std::vector<int>{1 + kNumBlocks / 2, kNumBlocks / 2 + 1} : std::vector<int>{3, 2, 2, 3};
+    const std::vector<int> balance = actions.num_stages == 2 ? std::vector<int>{1 + kNumBlocks / 2, kNumBlocks / 2 + 1}
+                                                             : std::vector<int>{3, 2, 2, 3};
     Pipeline pipeline(
         model, PipelineOptions(kNumStages).num_micro_batches(num_micro_batches).schedule(schedule).balance(balance));
     contenders.push_back({schedule, [=]() mutable { return pipeline->train_step(input, target, &token_loss); },

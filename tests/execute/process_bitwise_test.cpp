@@ -5,6 +5,7 @@
 #include <set>
 
 #include "gpipe/launch/world.h"
+#include "gpipe/schedule/registry.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "tests/execute/rank_processes.h"
 #include "tests/execute/training.h"
@@ -24,16 +25,20 @@ constexpr Case kCases[] = {{"gpipe", Recompute::kAlways, 16, true},
                            {"1f1b", Recompute::kNever, 13, true},
                            {"interleaved", Recompute::kExceptLast, 13, true},
                            {"1f1b", Recompute::kExceptLast, 3, true},
-                           {"1f1b", Recompute::kNever, 13, false}};
+                           {"1f1b", Recompute::kNever, 13, false},
+                           {"zb-h1", Recompute::kNever, 13, true},
+                           {"zb-v", Recompute::kExceptLast, 13, true},
+                           {"v-min", Recompute::kAlways, 16, true},
+                           {"dualpipe-v", Recompute::kNever, 3, true}};
 
 // Names of the parameters and buffers of the layers that this rank runs.
-std::set<std::string> own_names(const LayerChain& chain, const std::vector<int>& balance, const World& world,
-                                const Trained& all) {
+std::set<std::string> own_names(const LayerChain& chain, const std::vector<int>& balance,
+                                const std::vector<int>& rank_of_stage, int rank, const Trained& all) {
   std::set<std::string> names;
   int layer = 0;
   for (std::size_t stage = 0; stage < balance.size(); ++stage) {
     for (int count = balance[stage]; count > 0; --count, ++layer) {
-      if (static_cast<int>(stage) % world.size != world.rank) continue;
+      if (rank_of_stage[stage] != rank) continue;
       for (const auto& [name, tensor] : all.tensors) {
         if (name.rfind(chain.name(layer) + ".", 0) == 0) names.insert(name);
       }
@@ -56,8 +61,8 @@ const Program kGrid("Grid", [] {
                                       << tried.balance);
       if (plain.count(tried.num_samples) == 0) plain[tried.num_samples] = train_plainly(model, tried.num_samples);
       const Trained& expected = plain[tried.num_samples];
-      const int num_stages = std::string(tried.schedule) == "interleaved" ? 2 * world.size : world.size;
-      std::vector<int> balance = even_balance(model.chain.size(), num_stages);
+      const Schedule schedule = make_schedule(tried.schedule, world.size, kNumMicroBatches);
+      std::vector<int> balance = even_balance(model.chain.size(), schedule.num_stages);
       PipelineOptions options = PipelineOptions(world.size)
                                     .num_micro_batches(kNumMicroBatches)
                                     .schedule(tried.schedule)
@@ -65,7 +70,7 @@ const Program kGrid("Grid", [] {
                                     .peers(peers);
       if (tried.balance) options.balance(balance);
       const Trained got = train_pipelined(model, tried.num_samples, options, &balance);
-      std::set<std::string> names = own_names(model.chain, balance, world, expected);
+      std::set<std::string> names = own_names(model.chain, balance, schedule.worker_of_stage, world.rank, expected);
       for (int step = 0; step < kNumSteps; ++step) names.insert("loss" + std::to_string(step));
       std::set<std::string> got_names;
       for (const auto& [key, tensor] : got.tensors) {

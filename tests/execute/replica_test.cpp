@@ -13,6 +13,7 @@
 #include "gpipe/execute/group/replicas.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
+#include "gpipe/schedule/registry.h"
 #include "tests/execute/training.h"
 #include "tests/model/same_bits.h"
 #include "tests/os/reserved_port.h"
@@ -90,7 +91,8 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
   const std::int64_t num_samples = 11;  // shares of 6 and 5, and of 4, 4 and 3
   for (const Shape& shape :
        {Shape{2, 1, "gpipe", Recompute::kNever}, Shape{2, 2, "1f1b", Recompute::kAlways},
-        Shape{2, 2, "interleaved", Recompute::kNever}, Shape{3, 2, "gpipe", Recompute::kExceptLast}}) {
+        Shape{2, 2, "interleaved", Recompute::kNever}, Shape{3, 2, "gpipe", Recompute::kExceptLast},
+        Shape{2, 2, "zb-h1", Recompute::kNever}, Shape{2, 2, "zb-v", Recompute::kAlways}}) {
     const TestModel plain = make_model(GetParam());
     const Trained expected = train_plainly(plain, num_samples, 2, shape.num_replicas);
     std::vector<TestModel> models;
@@ -100,11 +102,10 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
       const std::int64_t rows = replica_share(model.input.narrow(0, 0, num_samples), peers->world()).size(0);
       model.input = replica_share(model.input.narrow(0, 0, num_samples), peers->world());
       model.target = replica_share(model.target.narrow(0, 0, num_samples), peers->world());
-      const bool has_chunks = shape.schedule == std::string("interleaved");
-      const int num_parts = shape.num_stages * (has_chunks ? 2 : 1);
+      const int num_parts = shape.num_stages * find_schedule(shape.schedule).default_chunks;
       PipelineOptions options(shape.num_stages);
       options.num_micro_batches(2).schedule(shape.schedule).recompute(shape.recompute).peers(peers);
-      options.chunks_per_worker(has_chunks ? 2 : 0).balance(even_balance(model.chain.size(), num_parts));
+      options.balance(even_balance(model.chain.size(), num_parts));
       const Trained got = train_pipelined(model, rows, options);
       EXPECT_GT(got.tensors.size(), static_cast<std::size_t>(kNumSteps));
       for (const auto& [name, tensor] : got.tensors) {

@@ -8,7 +8,6 @@
 #include <torch/torch.h>
 
 #include <atomic>
-#include <cstring>
 #include <functional>
 #include <map>
 #include <memory>
@@ -16,11 +15,11 @@
 #include <vector>
 
 #include "gpipe/model/memory_account.h"
+#include "tests/model/same_bits.h"
 
 namespace gpipe::detail {
 namespace {
 
-using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -40,19 +39,18 @@ Network of_one(Holder module, at::Tensor input) {
 }
 
 Network mlp() {
-  return of_one(torch::nn::Sequential(torch::nn::Linear(6, 9), torch::nn::GELU(), torch::nn::LayerNorm(
-                                          torch::nn::LayerNormOptions({9})),
-                                      torch::nn::Linear(9, 5), torch::nn::Tanh()),
+  return of_one(torch::nn::Sequential(torch::nn::Linear(6, 9), torch::nn::GELU(),
+                                      torch::nn::LayerNorm(torch::nn::LayerNormOptions({9})), torch::nn::Linear(9, 5),
+                                      torch::nn::Tanh()),
                 torch::randn({7, 6}));
 }
 
 Network convolutions() {
-  return of_one(
-      torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1)), torch::nn::BatchNorm2d(8),
-                            torch::nn::ReLU(torch::nn::ReLUOptions(true)),
-                            torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 8, 3).groups(2).bias(false)),
-                            torch::nn::GroupNorm(2, 8), torch::nn::ConvTranspose2d(8, 4, 2)),
-      torch::randn({2, 3, 8, 8}));
+  return of_one(torch::nn::Sequential(torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 8, 3).padding(1)),
+                                      torch::nn::BatchNorm2d(8), torch::nn::ReLU(torch::nn::ReLUOptions(true)),
+                                      torch::nn::Conv2d(torch::nn::Conv2dOptions(8, 8, 3).groups(2).bias(false)),
+                                      torch::nn::GroupNorm(2, 8), torch::nn::ConvTranspose2d(8, 4, 2)),
+                torch::randn({2, 3, 8, 8}));
 }
 
 struct RecurrentImpl : torch::nn::Module {
@@ -126,9 +124,12 @@ Network several() {
 }
 
 const std::map<std::string, Network (*)()>& networks() {
-  static const std::map<std::string, Network (*)()> all = {
-      {"mlp", mlp},     {"convolutions", convolutions}, {"recurrent", recurrent},
-      {"block", block}, {"shared", shared},             {"several", several}};
+  static const std::map<std::string, Network (*)()> all = {{"mlp", mlp},
+                                                           {"convolutions", convolutions},
+                                                           {"recurrent", recurrent},
+                                                           {"block", block},
+                                                           {"shared", shared},
+                                                           {"several", several}};
   return all;
 }
 
@@ -159,7 +160,8 @@ Tensors output_grads(const Network& network) {
 // All gradients by name; those of the inputs by number.
 std::map<std::string, at::Tensor> gradients(const Network& network, const Tensors& of_inputs) {
   std::map<std::string, at::Tensor> all;
-  for (std::size_t index = 0; index < of_inputs.size(); ++index) all["input" + std::to_string(index)] = of_inputs[index];
+  for (std::size_t index = 0; index < of_inputs.size(); ++index)
+    all["input" + std::to_string(index)] = of_inputs[index];
   for (const auto& item : network.module->named_parameters()) all[item.key()] = item.value().grad();
   return all;
 }
@@ -174,15 +176,6 @@ std::map<std::string, at::Tensor> whole(const std::string& name) {
     of_inputs = graph.boundary->take_grads();
   }
   return gradients(network, of_inputs);
-}
-
-bool same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  if (a.defined() != b.defined()) return false;
-  if (!a.defined()) return true;
-  const at::Tensor left = a.contiguous();
-  const at::Tensor right = b.contiguous();
-  return left.sizes() == right.sizes() && left.scalar_type() == right.scalar_type() &&
-         std::memcmp(left.data_ptr(), right.data_ptr(), left.nbytes()) == 0;
 }
 
 class SplitBackwardTest : public ::testing::TestWithParam<std::string> {
@@ -211,7 +204,7 @@ TEST_P(SplitBackwardTest, BothPartsTogetherGiveTheBytesOfTheWhole) {
       EXPECT_THAT(split.unsplit_nodes(), IsEmpty());
       const std::map<std::string, at::Tensor> got = gradients(network, of_inputs);
       ASSERT_EQ(got.size(), expected.size());
-      for (const auto& [name, grad] : expected) EXPECT_TRUE(same_bytes(got.at(name), grad)) << name;
+      for (const auto& [name, grad] : expected) EXPECT_TRUE(test::same_bits(got.at(name), grad)) << name;
     }
   }
 }
@@ -233,12 +226,12 @@ TEST_P(SplitBackwardTest, WeightsGetTheirGradientsInTheSecondPartOnly) {
 class CountedCalls {
  public:
   CountedCalls()
-      : handle_(at::addGlobalCallback(at::RecordFunctionCallback(
-            [](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
+      : handle_(at::addGlobalCallback(
+            at::RecordFunctionCallback([](const at::RecordFunction& function) -> std::unique_ptr<at::ObserverContext> {
               const std::string name = function.name();
-              for (const char* word : {"aten::mm", "aten::bmm", "aten::convolution_backward", "aten::addmm",
-                                       "aten::native_layer_norm_backward", "aten::tanh_backward",
-                                       "aten::embedding_dense_backward"}) {
+              for (const char* word :
+                   {"aten::mm", "aten::bmm", "aten::convolution_backward", "aten::addmm",
+                    "aten::native_layer_norm_backward", "aten::tanh_backward", "aten::embedding_dense_backward"}) {
                 if (name == word) ++count();
               }
               return nullptr;
@@ -350,7 +343,9 @@ struct WithDoubledImpl : torch::nn::Module {
     linear = register_module("linear", torch::nn::Linear(6, 6));
     weight = register_parameter("weight", torch::randn({6, 6}));
   }
-  at::Tensor forward(const at::Tensor& input) { return linear->forward(Doubled::apply(linear->forward(input), weight)); }
+  at::Tensor forward(const at::Tensor& input) {
+    return linear->forward(Doubled::apply(linear->forward(input), weight));
+  }
   torch::nn::Linear linear{nullptr};
   at::Tensor weight;
 };
@@ -375,7 +370,7 @@ TEST(SplitBackward, ACustomFunctionRunsOnceAndKeepsOnlyItsOwnWeightFromWaiting) 
   EXPECT_EQ(Doubled::num_backwards(), 2);
   EXPECT_THAT(split.unsplit_nodes(), ElementsAre(HasSubstr("Doubled")));
   for (const auto& [name, grad] : gradients(network, graph.boundary->take_grads())) {
-    EXPECT_TRUE(same_bytes(grad, expected.at(name))) << name;
+    EXPECT_TRUE(test::same_bits(grad, expected.at(name))) << name;
   }
 }
 
@@ -402,7 +397,7 @@ TEST(SplitBackward, HooksOfTheUserRunOnce) {
   num_calls = 0;
   SplitBackward(DeferredWeights::kMatrices).run_inputs(graph, output_grads(network)).run();
   EXPECT_EQ(num_calls, 1);
-  EXPECT_TRUE(same_bytes(first->weight.grad(), expected));
+  EXPECT_TRUE(test::same_bits(first->weight.grad(), expected));
 }
 
 TEST(SplitBackward, AnUndefinedGradientMeansZero) {
@@ -412,7 +407,7 @@ TEST(SplitBackward, AnUndefinedGradientMeansZero) {
   grads[0].reset();
   grads[2].reset();
   SplitBackward(DeferredWeights::kMatrices).run_inputs(graph, grads).run();
-  EXPECT_TRUE(same_bytes(graph.boundary->take_grads().front(), grads[1]));
+  EXPECT_TRUE(test::same_bits(graph.boundary->take_grads().front(), grads[1]));
   graph = run_forward(network);
   EXPECT_TRUE(SplitBackward(DeferredWeights::kMatrices).run_inputs(graph, Tensors(3)).empty());
 }

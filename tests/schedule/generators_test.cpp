@@ -73,11 +73,12 @@ TEST(Generators, ZeroBubbleSchedulesPutWeightGradientsWhereTheWorkerWouldIdle) {
 
 TEST(Generators, DualPipeVHasForwardsBesideWholeBackwardsAndSplitOnesAtBothEnds) {
   const Schedule schedule = schedules::dualpipe_v(2, 4);
-  EXPECT_EQ(to_csv(schedule),
-            "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,(3F2;0B0)OVERLAP_F_B,3B2,(3F3;0B1)OVERLAP_F_B,3B3,0I2,0W2,"
-            "0I3,0W3\n"
-            "1F0,2F0,1F1,2F1,1F2,2B0,(2F2;1B0)OVERLAP_F_B,(1F3;2B1)OVERLAP_F_B,(2F3;1B1)OVERLAP_F_B,2B2,1B2,2I3,1I3,"
-            "2W3,1W3\n");
+  EXPECT_EQ(
+      to_csv(schedule),
+      "0F0,0F1,0F2,3F0,3I0,3W0,3F1,(0F3;3B1)OVERLAP_F_B,(3F2;0B0)OVERLAP_F_B,3B2,(3F3;0B1)OVERLAP_F_B,3B3,0I2,0W2,"
+      "0I3,0W3\n"
+      "1F0,2F0,1F1,2F1,1F2,2B0,(2F2;1B0)OVERLAP_F_B,(1F3;2B1)OVERLAP_F_B,(2F3;1B1)OVERLAP_F_B,2B2,1B2,2I3,1I3,"
+      "2W3,1W3\n");
 }
 
 TEST(Generators, DualPipeVHoldsHalfAMicroBatchMoreThanZbV) {

@@ -105,9 +105,9 @@ TEST(ScheduleText, ReadsAndWritesCellsOfAForwardAndABackward) {
 }
 
 TEST(ScheduleText, RefusesOtherCellsOfTwoActions) {
-  for (const char* text : {"(0F1;1B0)OVERLAP_F_B(,", "0F0,(0F1)OVERLAP_F_B", "0F0,(0B1;1F0)OVERLAP_F_B", "0F0,()OVERLAP_F_B",
-                           "0F0,(;)OVERLAP_F_B", "0F0,(0F1;1I0)OVERLAP_F_B", "0F0,(0F1;F0;1B0)OVERLAP_F_B", "0F0,(0F1;1B0)",
-                           "0F0,)OVERLAP_F_B"}) {
+  for (const char* text : {"(0F1;1B0)OVERLAP_F_B(,", "0F0,(0F1)OVERLAP_F_B", "0F0,(0B1;1F0)OVERLAP_F_B",
+                           "0F0,()OVERLAP_F_B", "0F0,(;)OVERLAP_F_B", "0F0,(0F1;1I0)OVERLAP_F_B",
+                           "0F0,(0F1;F0;1B0)OVERLAP_F_B", "0F0,(0F1;1B0)", "0F0,)OVERLAP_F_B"}) {
     EXPECT_THROW(parse_csv(text), ParseError) << text;
   }
   try {
