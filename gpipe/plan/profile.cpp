@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string lines(const std::vector<std::string>& elements) {
+std::string json_lines(const std::vector<std::string>& elements) {
   if (elements.empty()) return "[]";
   return fmt::format("[\n    {}\n  ]", fmt::join(elements, ",\n    "));
 }
@@ -139,7 +139,7 @@ std::string to_json(const Profile& profile) {
   const std::string samples = profile.samples_per_micro_batch == 0 ? ""
                                                                    : fmt::format("  \"samples_per_micro_batch\": {},\n",
                                                                                  profile.samples_per_micro_batch);
-  return fmt::format("{{\n{}  \"layers\": {},\n  \"skips\": {}\n}}\n", samples, lines(layers), lines(skips));
+  return fmt::format("{{\n{}  \"layers\": {},\n  \"skips\": {}\n}}\n", samples, json_lines(layers), json_lines(skips));
 }
 
 }  // namespace gpipe

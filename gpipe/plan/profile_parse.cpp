@@ -16,8 +16,8 @@ const JsonForm kLayerForm = {"layer",
                               "output_bytes", "input_grad_seconds", "weight_grad_seconds", "gradient_bytes",
                               "buffer_bytes", "kept_output_bytes", "forward_working_bytes", "backward_working_bytes"},
                              6};
-const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
-const std::vector<std::string> kTables = {"layers", "skips"};
+const JsonForm kProfileSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
+const std::vector<std::string> kProfileTables = {"layers", "skips"};
 
 // "layer 3 \"conv\": "
 std::string where(const JsonRecord& record, const JsonForm& form, std::size_t index) {
@@ -121,7 +121,7 @@ SkipProfile read_skip(const JsonReader& record, const LayerFinder& layers) {
 
 Profile parse_profile(std::string_view json) {
   const JsonTables tables = parse_json_tables(json);
-  check_json_tables(json, tables, kProfileForm, kTables);
+  check_json_tables(json, tables, kProfileForm, kProfileTables);
   const JsonTable* layers = find_json_table(tables, "layers");
   if (layers == nullptr) json_fail_at(json, tables.top.offset, "\"layers\" is missing");
   if (layers->records.empty())
@@ -139,7 +139,7 @@ Profile parse_profile(std::string_view json) {
   if (const JsonTable* skips = find_json_table(tables, "skips")) {
     const LayerFinder finder(profile.layers);
     for (std::size_t index = 0; index < skips->records.size(); ++index) {
-      profile.skips.push_back(read_skip(read(skips->records[index], kSkipForm, index), finder));
+      profile.skips.push_back(read_skip(read(skips->records[index], kProfileSkipForm, index), finder));
     }
   }
   return profile;

@@ -60,15 +60,15 @@ void drop_first(const FirstRun& run, const Trades& rest, const Trades& again, Tr
   std::size_t in_rest = 0;
   std::size_t in_again = 0;
   std::int64_t bytes = std::max({run.working_bytes, rest.front().bytes, again.front().bytes});
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
-  while (bytes < kNone) {
+  constexpr std::int64_t kNoMore = std::numeric_limits<std::int64_t>::max();
+  while (bytes < kNoMore) {
     while (in_rest + 1 < rest.size() && rest[in_rest + 1].bytes <= bytes) ++in_rest;
     while (in_again + 1 < again.size() && again[in_again + 1].bytes <= bytes) ++in_again;
     append(trades,
            {run.input_bytes + bytes,
             run.forward_seconds + rest[in_rest].recompute_seconds + again[in_again].recompute_seconds, run.end});
-    bytes = std::min(in_rest + 1 < rest.size() ? rest[in_rest + 1].bytes : kNone,
-                     in_again + 1 < again.size() ? again[in_again + 1].bytes : kNone);
+    bytes = std::min(in_rest + 1 < rest.size() ? rest[in_rest + 1].bytes : kNoMore,
+                     in_again + 1 < again.size() ? again[in_again + 1].bytes : kNoMore);
   }
 }
 

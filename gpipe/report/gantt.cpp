@@ -127,7 +127,7 @@ std::string axis(double makespan_seconds, const Layout& layout, double scale) {
 }
 
 // Keeps a hostile name from moving the cursor, and every character at one column.
-std::string printable(std::string text) {
+std::string printable_name(std::string text) {
   std::replace_if(
       text.begin(), text.end(), [](char byte) { return byte < ' ' || byte > '~'; }, '?');
   return text;
@@ -138,7 +138,7 @@ std::string count(int number, const char* noun, const char* plural_ending) {
 }
 
 std::vector<Item> heading(const Timeline& timeline) {
-  std::vector<Item> items = {{printable(timeline.name)}, {count(timeline.num_stages, "stage", "s")}};
+  std::vector<Item> items = {{printable_name(timeline.name)}, {count(timeline.num_stages, "stage", "s")}};
   if (timeline.num_workers() != timeline.num_stages) items.push_back({count(timeline.num_workers(), "worker", "s")});
   items.push_back({count(timeline.num_micro_batches, "micro-batch", "es")});
   return items;

@@ -14,7 +14,7 @@ namespace {
 // Of rematerializers that are made, in cubes of their layers: some tenths of a second.
 constexpr std::int64_t kMaxWork = 400'000;
 // Of actions that are simulated: about as long.
-constexpr std::int64_t kMaxActions = 2'000'000;
+constexpr std::int64_t kMaxTriedActions = 2'000'000;
 
 }  // namespace
 
@@ -204,7 +204,7 @@ std::optional<Trial> RematerializedTrials::run(const std::vector<int>& layers_pe
   Trial best = simulated(chosen);
   for (int worker = 0; worker < base_.num_workers(); ++worker) {
     for (std::size_t choice = 1; choice < by_worker[worker].size(); ++choice) {
-      if (num_actions_ > kMaxActions) return best;
+      if (num_actions_ > kMaxTriedActions) return best;
       std::vector<Setting> other = chosen;
       choose(other, worker, by_worker[worker][choice]);
       Trial trial = simulated(other);
@@ -217,7 +217,7 @@ std::optional<Trial> RematerializedTrials::run(const std::vector<int>& layers_pe
 }
 
 void RematerializedTrials::climb(std::optional<Trial>& found) {
-  const auto has_time = [this] { return work_ < kMaxWork && num_actions_ < kMaxActions; };
+  const auto has_time = [this] { return work_ < kMaxWork && num_actions_ < kMaxTriedActions; };
   for (bool is_better = found.has_value(); is_better;) {
     is_better = false;
     const std::vector<int> start = found->layers_per_stage;
