@@ -34,7 +34,7 @@ test: processes-deps docs-deps build ## build and run every test; tell which wer
 test-torch2: ## make a root of Debian 13, and build and run every test in it, against libtorch 2; as root
 	@scripts/test-debian13 --jobs $(JOBS)
 
-demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST in two stages, about two minutes
+demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST in two stages, about two minutes after the build
 	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
 	@scripts/demo
 
@@ -81,8 +81,8 @@ soak-checkpoints: build/build.ninja ## kill a training a hundred times with SIGK
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
 
-lint: lint-deps build/build.ninja ## check the format, what folders include, and, without torch, clang-tidy
-	@cmake --build build --target build.ninja -- --quiet
+lint: lint-deps build/lint/build.ninja ## check the format, what folders include, and, without torch, clang-tidy
+	@cmake --build build/lint --target build.ninja -- --quiet
 	@scripts/lint --jobs $(JOBS)
 
 docs: docs-deps build ## check the links and the commands in the Markdown files
@@ -94,6 +94,10 @@ clean: ## remove everything that was built
 # Configured once; after that, building notices by itself when a CMakeLists.txt has changed.
 build/build.ninja: | core-deps data-deps torch-deps
 	@cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Release -DGPIPE_UNITY=$(UNITY)
+
+# Never built: it says how each file is compiled by itself.
+build/lint/build.ninja: | core-deps data-deps torch-deps
+	@cmake -S . -B build/lint -G Ninja -DCMAKE_BUILD_TYPE=Release -DGPIPE_UNITY=OFF
 
 build/sanitize/build.ninja: | core-deps data-deps
 	@cmake -S . -B build/sanitize -G Ninja -DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_FLAGS_DEBUG="-O1 -g1" \

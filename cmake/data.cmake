@@ -28,6 +28,7 @@ add_library(gpipe_data STATIC
   data/text.cpp
   data/vocabulary.cpp
 )
+gpipe_compile_together(gpipe_data 9)
 set_target_properties(gpipe_data PROPERTIES POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 target_link_libraries(gpipe_data
   PUBLIC gpipe::core

@@ -12,6 +12,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/changing_buffers.cpp
   gpipe/model/deferred_batch_norm.cpp
   gpipe/model/dropout.cpp
+  gpipe/model/dropout_mask.cpp
   gpipe/model/flop_counter.cpp
   gpipe/model/noted_input.cpp
   gpipe/model/layer.cpp
@@ -89,31 +90,40 @@ add_library(gpipe_torch STATIC
   gpipe/execute/values/checked_options.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
-set_source_files_properties(gpipe/execute/step/drop_in.cpp PROPERTIES
-  COMPILE_OPTIONS "-Wno-array-bounds;-Wno-stringop-overflow")
+if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
+  set_source_files_properties(gpipe/execute/step/drop_in.cpp PROPERTIES
+    COMPILE_OPTIONS "-Wno-array-bounds;-Wno-stringop-overflow")
+endif()
+# Loops over every element, without torch: with all optimizations, and without the header.
+set_source_files_properties(gpipe/checkpoint/content_hash.cpp gpipe/model/dropout_mask.cpp PROPERTIES
+  COMPILE_OPTIONS $<$<CONFIG:Release>:-O3> SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)
 target_compile_definitions(gpipe_torch PUBLIC GPIPE_WITH_TORCH)
-# One for all targets on libtorch: it takes half a minute, and saves ten seconds a file.
-target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
+# Note [Precompiled header]
+# ~~~~~~~~~~~~~~~~~~~~~~~~~
+# One for all targets on libtorch: it takes half a minute, and saves ten seconds a file. g++ 12 compiles a file with the optimizations
+# that its precompiled header was made with, whatever its own command line says, and from g++ 13 on, it refuses a header that was made
+# with others. So all of them are compiled in the same way: with -O1, because the time of a step is spent in libtorch, and loops over
+# elements are in files without torch. g++ would walk over the half gigabyte of the header again and again, too, to find memory that
+# it can free.
+function(gpipe_compile_like_torch_header target)
+  gpipe_compile_quickly(${target})
+  target_compile_options(${target} PRIVATE -fPIC "$<$<CXX_COMPILER_ID:GNU>:SHELL:--param ggc-min-heapsize=1500000>")
+endfunction()
 function(gpipe_reuse_torch_header target)
   target_precompile_headers(${target} REUSE_FROM gpipe_torch)
-  target_compile_options(${target} PRIVATE -fPIC)  # as the precompiled header was made
+  gpipe_compile_like_torch_header(${target})
 endfunction()
-# What is left, seven seconds a file, are templates of libtorch that every file instantiates again: files that are compiled
-# together share that.
-option(GPIPE_UNITY "compile the libraries on libtorch eight files at a time: a whole build is faster, a small change is slower" OFF)
-function(gpipe_compile_together target)
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ${GPIPE_UNITY} UNITY_BUILD_BATCH_SIZE 8)
-endfunction()
-gpipe_compile_together(gpipe_torch)
+target_precompile_headers(gpipe_torch PRIVATE <torch/torch.h>)
+gpipe_compile_like_torch_header(gpipe_torch)
+gpipe_compile_together(gpipe_torch 16)
 # The plain target: what Torch's own variable adds leaks absolute paths.
 target_link_libraries(gpipe_torch PUBLIC gpipe::core torch OpenMP::OpenMP_CXX PRIVATE OpenSSL::Crypto gloo fmt::fmt $<BUILD_INTERFACE:nlohmann_json::nlohmann_json> $<BUILD_INTERFACE:gpipe_warnings>)
 # See the file there.
 find_path(GPIPE_GLOO_MEMORY gloo/common/memory.h)
 if(NOT GPIPE_GLOO_MEMORY)
-  set_source_files_properties(gpipe/transport/c10d/proven_device.cpp PROPERTIES
-    INCLUDE_DIRECTORIES ${PROJECT_SOURCE_DIR}/gpipe/transport/c10d/missing)
+  target_include_directories(gpipe_torch PRIVATE ${PROJECT_SOURCE_DIR}/gpipe/transport/c10d/missing)
 endif()
 # The bytes of packets go over MPI, too, where libtorch has it (Debian 13's does) and MPI's headers are there.
 get_target_property(GPIPE_TORCH_DEFINITIONS torch_cpu INTERFACE_COMPILE_DEFINITIONS)

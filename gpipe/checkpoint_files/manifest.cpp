@@ -20,14 +20,14 @@ namespace {
 constexpr const char* kFormat = "gpipe checkpoint";
 constexpr std::int64_t kFormatVersion = 1;
 
-constexpr std::string_view kEnd = "\n}\n";
+constexpr std::string_view kManifestEnd = "\n}\n";
 constexpr std::string_view kSeal = ",\n  \"crc32\": \"";
 constexpr std::size_t kSealDigits = 8;
 
-std::string seal_of(std::string_view body) { return fmt::format("{}{:08x}\"{}", kSeal, crc32(body), kEnd); }
+std::string seal_of(std::string_view body) { return fmt::format("{}{:08x}\"{}", kSeal, crc32(body), kManifestEnd); }
 
 bool is_sealed(std::string_view json) {
-  const std::size_t length = kSeal.size() + kSealDigits + 1 + kEnd.size();
+  const std::size_t length = kSeal.size() + kSealDigits + 1 + kManifestEnd.size();
   if (json.size() < length) return false;
   const std::size_t body = json.size() - length;
   return json.substr(body) == seal_of(json.substr(0, body));
@@ -186,7 +186,7 @@ std::string to_json(const Manifest& manifest) {
 }
 
 std::string seal_manifest(std::string_view json) {
-  const std::string_view body = json.substr(0, json.size() - std::min(json.size(), kEnd.size()));
+  const std::string_view body = json.substr(0, json.size() - std::min(json.size(), kManifestEnd.size()));
   return std::string(body) + seal_of(body);
 }
 

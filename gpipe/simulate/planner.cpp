@@ -129,9 +129,9 @@ std::vector<Recompute> mode_choices(const PlanOptions& options) {
 }
 
 // The candidates of one schedule and one number of micro-batches.
-class Candidates {
+class PlanCandidates {
  public:
-  Candidates(const Profile& profile, const PlanOptions& options)
+  PlanCandidates(const Profile& profile, const PlanOptions& options)
       : profile_(profile), options_(options), trials_(profile, options) {}
 
   std::vector<Found> find() {
@@ -338,7 +338,7 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
     with_size.num_micro_batches = num_micro_batches;
     const Profile with_costs = sized(profile, with_size);
     for (const PlanOptions& choice : schedule_choices(with_size, profile.layers.size())) {
-      for (Found& found : Candidates(with_costs, choice).find()) {
+      for (Found& found : PlanCandidates(with_costs, choice).find()) {
         found.choice = choices.size();
         all.push_back(std::move(found));
       }

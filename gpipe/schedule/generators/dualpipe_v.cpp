@@ -11,11 +11,6 @@
 namespace gpipe::schedules {
 namespace {
 
-constexpr ActionKind kF = ActionKind::kForward;
-constexpr ActionKind kB = ActionKind::kBackward;
-constexpr ActionKind kI = ActionKind::kInputGrad;
-constexpr ActionKind kW = ActionKind::kWeightGrad;
-
 // Appends the actions of one worker, each for the next micro-batch of its direction and chunk. The order is laid out for
 // at least 2K micro-batches; actions of those that do not exist are only counted.
 class Line {

@@ -5,6 +5,11 @@
 
 namespace gpipe::schedules {
 
+constexpr ActionKind kF = ActionKind::kForward;
+constexpr ActionKind kB = ActionKind::kBackward;
+constexpr ActionKind kI = ActionKind::kInputGrad;
+constexpr ActionKind kW = ActionKind::kWeightGrad;
+
 // Empty schedules of num_workers x chunks stages. Both throw InvalidArgument for a count below one or if it would take
 // more than kMaxActions actions.
 //

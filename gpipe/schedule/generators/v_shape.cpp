@@ -10,9 +10,6 @@
 namespace gpipe::schedules {
 namespace {
 
-constexpr ActionKind kF = ActionKind::kForward;
-constexpr ActionKind kI = ActionKind::kInputGrad;
-
 // Appends actions of one worker, each taking the next micro-batch of its kind and chunk; those that do not exist are
 // only counted.
 class Appender {
@@ -88,7 +85,7 @@ std::vector<Action> repeat(const BuildingBlock& block, const Schedule& schedule,
 }
 
 // Fills with `max_live`, or with the least above it that the order needs.
-void fill(Schedule& schedule, int max_live) {
+void fill_gaps(Schedule& schedule, int max_live) {
   while (!fill_weight_grads(schedule, max_live)) ++max_live;
 }
 
@@ -96,7 +93,7 @@ Schedule from_building_block(Schedule schedule, const BuildingBlock& block, int 
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     schedule.workers[worker] = repeat(block, schedule, worker);
   }
-  fill(schedule, max_live);
+  fill_gaps(schedule, max_live);
   return schedule;
 }
 
@@ -130,7 +127,7 @@ Schedule zb_v(int num_workers, int num_micro_batches) {
       actions.add(kI, 1);
     }
   }
-  fill(schedule, 2 * num_workers);
+  fill_gaps(schedule, 2 * num_workers);
   return schedule;
 }
 
