@@ -41,8 +41,8 @@ class PlanTrials {
   std::optional<Trial> improve(std::optional<Trial> found, std::vector<Trial> seeds);
 
   // The layers per stage whose slowest stage is the fastest, if each stage takes the first of never, except-last and
-  // always in which it fits; messages are not counted. Empty if nothing fits. With several stages a worker, each gets an
-  // equal part of the limit. Takes O(stages · layers²). REQUIRES: there is a memory limit.
+  // always in which it fits; messages are not counted. Empty if nothing fits. With several stages a worker, each gets
+  // an equal part of the limit. Takes O(stages · layers²). REQUIRES: there is a memory limit.
   std::vector<int> mixed_layers_per_stage() const;
 
   int num_stages() const { return base_.num_stages(); }
