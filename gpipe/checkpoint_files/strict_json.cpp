@@ -11,8 +11,8 @@
 namespace gpipe {
 namespace {
 
-constexpr std::size_t kMaxBytes = std::size_t{64} << 20;
-constexpr int kMaxDepth = 16;
+constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
+constexpr int kMaxJsonDepth = 16;
 constexpr std::size_t kMaxNameBytes = 255;
 
 }  // namespace
@@ -22,11 +22,11 @@ bool is_plain_file_name(std::string_view name) {
          name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
 }
 
-std::string read_json_file(const std::string& path) { return read_text(path, kMaxBytes); }
+std::string read_json_file(const std::string& path) { return read_text(path, kMaxJsonBytes); }
 
 StrictJson::StrictJson(std::string_view text, const std::string& path, const char* what) : path_(path), what_(what) {
   try {
-    object_ = json_document(text, {kMaxBytes, kMaxDepth});
+    object_ = json_document(text, {kMaxJsonBytes, kMaxJsonDepth});
   } catch (const JsonProblem& problem) {
     fail_for(problem);
   }

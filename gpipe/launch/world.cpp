@@ -22,7 +22,7 @@ constexpr int kMostPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";
 
 // A value in a message: short, and without what could steer a terminal.
-std::string quoted(const std::string& text) {
+std::string in_quotes(const std::string& text) {
   constexpr std::size_t kLongest = 60;
   std::string shown = text.substr(0, kLongest);
   std::replace_if(
@@ -50,7 +50,7 @@ class VariableReader {
     if (!value) return std::nullopt;
     const std::optional<int> whole = to_number<int>(*value);
     if (!whole || *whole < least || *whole > most) {
-      refuse(name, fmt::format("is {}, not a whole number from {} to {}", quoted(*value), least, most));
+      refuse(name, fmt::format("is {}, not a whole number from {} to {}", in_quotes(*value), least, most));
     }
     return whole;
   }
@@ -62,7 +62,7 @@ class VariableReader {
     const std::optional<double> seconds = to_number<double>(*value);
     if (!seconds || !(*seconds > 0 && *seconds <= kMostSeconds)) {
       refuse(name,
-             fmt::format("is {}, not a number of seconds above 0 and at most {:.0f}", quoted(*value), kMostSeconds));
+             fmt::format("is {}, not a number of seconds above 0 and at most {:.0f}", in_quotes(*value), kMostSeconds));
     }
     return seconds;
   }
@@ -72,7 +72,7 @@ class VariableReader {
     std::optional<std::string> value = text(name);
     const auto is_odd = [](unsigned char letter) { return letter <= 0x20 || letter == 0x7f || letter == '/'; };
     if (value && (value->size() > longest || std::any_of(value->begin(), value->end(), is_odd))) {
-      refuse(name, fmt::format("is {}, not the name {}", quoted(*value), what));
+      refuse(name, fmt::format("is {}, not the name {}", in_quotes(*value), what));
     }
     return value;
   }

@@ -107,7 +107,7 @@ class Walk {
   RematerializationOutcome outcome_;
 };
 
-constexpr int kMaxDepth = 256;
+constexpr int kMostNested = 256;
 constexpr int kMaxLayer = std::numeric_limits<int>::max() - 1;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -125,7 +125,7 @@ class Parser {
 
  private:
   std::vector<RematerializedRun> parse_runs(int begin, int end, int depth) {
-    if (depth > kMaxDepth) fail(fmt::format("runs are nested more than {} deep", kMaxDepth));
+    if (depth > kMostNested) fail(fmt::format("runs are nested more than {} deep", kMostNested));
     std::vector<RematerializedRun> runs;
     do {
       runs.push_back(parse_run(begin, end, depth));

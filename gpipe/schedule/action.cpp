@@ -9,14 +9,14 @@ namespace {
 
 // By ActionKind.
 constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W'};
-constexpr std::array<const char*, kNumActionKinds> kNames = {"forward", "recompute", "backward", "input gradient",
+constexpr std::array<const char*, kNumActionKinds> kActionNames = {"forward", "recompute", "backward", "input gradient",
                                                              "weight gradient"};
 
 }  // namespace
 
 char letter(ActionKind kind) { return kLetters.at(static_cast<std::size_t>(kind)); }
 
-const char* name(ActionKind kind) { return kNames.at(static_cast<std::size_t>(kind)); }
+const char* name(ActionKind kind) { return kActionNames.at(static_cast<std::size_t>(kind)); }
 
 std::string to_string(const Action& action) {
   return fmt::format("{}{}{}", action.stage, letter(action.kind), action.micro_batch);

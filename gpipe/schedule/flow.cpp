@@ -11,7 +11,7 @@
 namespace gpipe {
 namespace {
 
-constexpr std::array<const char*, 5> kNames = {"activation", "gradient", "skip", "skip gradient",
+constexpr std::array<const char*, 5> kFlowNames = {"activation", "gradient", "skip", "skip gradient",
                                                "tie"};  // by FlowKind
 
 void check_stage(const Schedule& schedule, const char* what, int stage) {
@@ -59,7 +59,7 @@ StagePairs tie_pairs(const Schedule& schedule, const std::vector<TieRoute>& ties
 }  // namespace
 
 std::string to_string(const Flow& flow) {
-  return fmt::format("{} {} -> {}", kNames.at(static_cast<std::size_t>(flow.kind)), flow.source, flow.destination);
+  return fmt::format("{} {} -> {}", kFlowNames.at(static_cast<std::size_t>(flow.kind)), flow.source, flow.destination);
 }
 
 FlowTable make_flow_table(const Schedule& schedule, const Routes& routes) {
