@@ -104,7 +104,10 @@ Action later(Action action, int micro_batches) {
 // only forwards. It says how far the schedule has come.
 Action milestone_of(const Schedule& schedule, int micro_batch) {
   if (!schedule.has_backward()) return {ActionKind::kForward, schedule.num_stages - 1, micro_batch};
-  return {schedule.splits_backward() ? ActionKind::kInputGrad : ActionKind::kBackward, 0, micro_batch};
+  // A schedule may split some backwards only.
+  const Action whole{ActionKind::kBackward, 0, micro_batch};
+  const bool is_whole = index_of(schedule.workers[schedule.worker_of_stage[0]], whole) >= 0;
+  return is_whole ? whole : Action{ActionKind::kInputGrad, 0, micro_batch};
 }
 
 bool is_same_state(const Cut& a, const Cut& b) { return a.forwards == b.forwards && a.gradients == b.gradients; }
@@ -147,13 +150,11 @@ Counts count_rounds(const LongSchedule& schedule) {
 // Together, the rounds of all phases have every action once for each micro-batch of the period.
 bool are_complete(const LongSchedule& schedule) {
   const std::int64_t period = schedule.period;
-  const bool splits = schedule.written.splits_backward();
-  const std::int64_t split = splits ? period : 0;
-  const std::int64_t whole = schedule.written.has_backward() && !splits ? period : 0;
+  const std::int64_t num_backwards = schedule.written.has_backward() ? period : 0;
   for (const auto& [forwards, recomputes, backwards, input_grads, weight_grads] : count_rounds(schedule)) {
     const bool is_recomputed_or_not = recomputes == 0 || recomputes == period;
     if (forwards != period || !is_recomputed_or_not) return false;
-    if (backwards != whole || input_grads != split || weight_grads != split) return false;
+    if (backwards + input_grads != num_backwards || input_grads != weight_grads) return false;
   }
   return true;
 }

@@ -237,16 +237,6 @@ TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {
   EXPECT_NO_THROW(harness.executor->run(harness.workers, Phase::kAll, release_the_last, watchdog));
 }
 
-TEST(Executor, RefusesASplitBackwardByName) {
-  Harness run(schedules::zb_h1(2, 2));
-  try {
-    run.executor->run(run.workers);
-    FAIL() << "was run";
-  } catch (const ActionError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("split backward"));
-  }
-}
-
 TEST(Workers, RunAtTheSameTime) {
   Workers workers(3);
   std::atomic<int> arrived{0};
