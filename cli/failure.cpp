@@ -75,6 +75,8 @@ int rethrow(const CLI::App& app) {
   } catch (const InfeasibleError& error) {
     print_error(with_option_names(error.what(), app), describe_remedy(error));
     return kNegativeAnswer;
+  } catch (const InvalidArgument& error) {
+    return report_usage(with_option_names(error.what(), app), see_help(app));
   } catch (const Error& error) {
     print_error(with_option_names(error.what(), app), see_help(app));
     return kBadUsage;

@@ -3,7 +3,7 @@
 #include <memory>
 #include <sstream>
 
-#include "gpipe/text/wrap.h"
+#include "cli/wrap.h"
 
 namespace gpipe::cli {
 namespace {

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "cli/command.h"
+#include "gpipe/os/paths.h"
 #include "gpipe/os/small_file.h"
 
 namespace gpipe::cli {
@@ -47,6 +48,10 @@ void require_input(const std::string& path) {
   if (stat(path.c_str(), &ignored) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
   throw_unreadable(path, errno, "check the path; name a file that exists");
 }
+
+bool is_there(const std::string& path) { return gpipe::is_there(path); }
+
+bool is_folder(const std::string& path) { return gpipe::is_folder(path); }
 
 Schedule read_schedule(const std::string& path) {
   const std::string text = read_input_file(path);

@@ -15,6 +15,11 @@ std::string read_input_file(const std::string& path);
 // else reads: a file that is not there is then the same error in every command.
 void require_input(const std::string& path);
 
+// Whether something is there, and whether that is a folder; links are followed. Throw CheckpointError if it cannot be
+// told, such as in a folder that one may not look into.
+bool is_there(const std::string& path);
+bool is_folder(const std::string& path);
+
 // Both throw UsageError, naming the file and the place, for what cannot be read or parsed.
 Schedule read_schedule(const std::string& path);
 Profile read_profile(const std::string& path);

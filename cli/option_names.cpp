@@ -25,6 +25,7 @@ constexpr OptionName kOptionNames[] = {
     {"optimizer_slots", "--optimizer-slots"},
     {"warmup_steps", "--warmup"},
     {"total_steps", "--steps"},
+    {"vocabulary_size", "--vocabulary"},
 };
 
 bool has_option(const CLI::App& app, const char* option) {

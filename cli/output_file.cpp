@@ -38,6 +38,12 @@ OutputKind check(const std::string& path, bool force, bool may_be_stream) {
   return target.kind;
 }
 
+FileDescriptor open(const std::string& path, OutputKind kind) {
+  FileDescriptor file = open_output(path, kind);
+  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  return file;
+}
+
 void replace(const std::string& path, std::string_view content) {
   try {
     replace_file(real_file_system(), path, content);
@@ -63,14 +69,24 @@ void check_output_file(const std::string& path, bool force) { check(path, force,
 
 void check_replaced_file(const std::string& path, bool force) { check(path, force, /*may_be_stream=*/false); }
 
+GrowingFile begin_output_file(const std::string& path, std::string_view content, bool force) {
+  const OutputKind kind = check(path, force, /*may_be_stream=*/true);
+  if (kind == OutputKind::kPlainFile) replace(path, content);
+  FileDescriptor file = open(path, kind);
+  GrowingFile growing(fdopen(file.get(), "a"), std::fclose);
+  if (growing == nullptr) throw_unwritable(path, errno);
+  file.release();
+  std::setvbuf(growing.get(), nullptr, _IONBF, 0);
+  return growing;
+}
+
 void write_output_file(const std::string& path, std::string_view content, bool force) {
   const OutputKind kind = check(path, force, /*may_be_stream=*/true);
   if (kind == OutputKind::kPlainFile) {
     replace(path, content);
     return;
   }
-  FileDescriptor file = open_output(path, kind);
-  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  FileDescriptor file = open(path, kind);
   const bool is_written = write_all(file.get(), content.data(), content.size());
   const int write_error = errno;
   const bool is_closed = close(file.release()) == 0;

@@ -8,10 +8,10 @@
 
 #include "cli/quantity.h"
 #include "cli/schedule_summary.h"
+#include "cli/wrap.h"
 #include "gpipe/text/json_text.h"
 #include "gpipe/text/printable.h"
 #include "gpipe/text/table.h"
-#include "gpipe/text/wrap.h"
 
 namespace gpipe::cli {
 namespace {

@@ -12,12 +12,12 @@
 #include "cli/output_file.h"
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
+#include "cli/wrap.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/simulate.h"
-#include "gpipe/text/wrap.h"
 
 namespace gpipe::cli {
 namespace {

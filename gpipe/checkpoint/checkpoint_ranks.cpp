@@ -288,16 +288,16 @@ std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vec
   return share;
 }
 
-Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint) {
+Manifest read_checked_manifest(const Pipeline& pipeline, const std::string& checkpoint) {
   Manifest manifest;
   const auto read = [&] {
     manifest = read_manifest(checkpoint);
-    check_hashes(checkpoint, own_share(pipeline, manifest.files));
+    check_hashes(checkpoint, own_share(*pipeline, manifest.files));
   };
-  if (pipeline.world().size == 1) {
+  if (pipeline->world().size == 1) {
     read();
   } else {
-    tell_all_ranks(pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
+    tell_all_ranks(*pipeline, "checking a checkpoint", [&](detail::WireRecord&) { read(); });
   }
   return manifest;
 }

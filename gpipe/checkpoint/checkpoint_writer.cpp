@@ -4,16 +4,22 @@
 
 #include <chrono>
 #include <exception>
+#include <filesystem>
+#include <iterator>
 #include <set>
 #include <utility>
 
 #include "gpipe/checkpoint/checkpoint_ranks.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
+#include "gpipe/os/paths.h"
 
 namespace gpipe {
 
 CheckpointWriter::CheckpointWriter(std::string folder, const SaveOptions& options)
-    : folder_(std::move(folder)), options_(options), thread_([this] { run(); }) {}
+    : folder_(std::move(folder)),
+      options_(options),
+      files_(options.files != nullptr ? *options.files : real_file_system()),
+      thread_([this] { run(); }) {}
 
 CheckpointWriter::~CheckpointWriter() {
   try {
@@ -28,6 +34,30 @@ CheckpointWriter::~CheckpointWriter() {
   }
   changed_.notify_all();
   thread_.join();
+  if (is_folder_unused_ && lock_.use_count() == 1) remove_unused_folder();
+}
+
+std::string CheckpointWriter::lock(const Pipeline& pipeline) {
+  const auto take = [&] {
+    if (pipeline->world().rank != 0) return;
+    is_folder_unused_ = !is_there(folder_);
+    lock_ = lock_checkpoints(files_, folder_);
+  };
+  if (pipeline->world().size == 1) {
+    take();
+  } else {
+    tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) { take(); });
+  }
+  return lock_ == nullptr ? "" : lock_->problem();
+}
+
+// Unless there is something else in it than the lock. While that is held, so that nobody else has it.
+void CheckpointWriter::remove_unused_folder() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(folder_, error);
+  if (error || std::distance(begin(files), end(files)) > 1) return;
+  files_.unlink(folder_ + "/" + kLockName);
+  files_.rmdir(folder_);
 }
 
 void CheckpointWriter::wait_until_idle(std::unique_lock<std::mutex>& lock) {
@@ -63,6 +93,7 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
     if (error_ != nullptr) std::rethrow_exception(std::exchange(error_, nullptr));
   }
   finish_ranks();
+  is_folder_unused_ = false;
   const auto seconds_since_start = [&] {
     return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   };
@@ -74,7 +105,7 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
     begun_ = start;
     return pause_seconds_ = seconds_since_start();
   }
-  lock_ = lock_checkpoints(options_.files != nullptr ? *options_.files : real_file_system(), folder_);
+  lock_ = lock_checkpoints(files_, folder_);
   CheckpointSnapshot snapshot = copied_snapshot(pipeline, optimizer, state);
   const double pause = seconds_since_start();
   {

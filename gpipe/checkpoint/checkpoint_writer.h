@@ -19,7 +19,7 @@ class FileLock;
 class RankSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
-// until the one before is written, and uses its memory again. From its first save on, it holds the folder: another
+// until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder: another
 // process that saves there gets an error.
 //
 // Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call
@@ -32,6 +32,11 @@ class CheckpointWriter {
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Takes the folder now, before its first save: for who looks at what is in it or changes it. Returns why that could not
+  // be done, as on a file system without locks; else nothing. A folder that was made for it, and in which nothing was
+  // saved, goes at the end. All ranks call it. Throws CheckpointError if another process holds the folder.
+  std::string lock(const Pipeline& pipeline);
 
   // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws
   // what went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
@@ -54,11 +59,14 @@ class CheckpointWriter {
                                      const TrainingState& state);
   void copy_tensors(NamedTensors& tensors, const char* kind);
   void finish_ranks();
+  void remove_unused_folder();
   void wait_until_idle(std::unique_lock<std::mutex>& lock);
 
   std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
   const std::string folder_;
   const SaveOptions options_;
+  FileSystem& files_;
+  bool is_folder_unused_ = false;             // made by lock(), and nothing was saved there
   std::map<std::string, at::Tensor> copies_;  // by kind and name
   std::unique_ptr<RankSave> rank_save_;       // if there are other ranks: instead of the thread's work
   mutable std::mutex mutex_;

@@ -8,12 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/error.h"
 
 namespace gpipe {
-
-// As other programs call it.
-constexpr const char* kIndexName = "model.safetensors.index.json";
 
 // {"metadata": {"total_size": bytes}, "weight_map": {tensor: file}}
 struct SafetensorsIndex {

@@ -1,10 +1,10 @@
-#include "gpipe/text/wrap.h"
+#include "cli/wrap.h"
 
 #include <sstream>
 
 #include "gpipe/text/utf8.h"
 
-namespace gpipe {
+namespace gpipe::cli {
 
 std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
   std::string lines;
@@ -26,4 +26,4 @@ std::string shortened(const std::string& text, std::size_t width) {
   return ".." + text.substr(begin);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::cli

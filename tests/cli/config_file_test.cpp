@@ -1,5 +1,5 @@
 // The same options from JSON, from TOML and from the command line, and every refusal with its place.
-#include "train/config_file.h"
+#include "cli/config_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "gpipe/error.h"
 #include "scratch_folder.h"
 
-namespace gpipe::train {
+namespace gpipe::cli {
 namespace {
 
 using ::testing::AllOf;
@@ -18,6 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::ThrowsMessage;
+using train::ScratchFolder;
 
 struct Program {
   CLI::App app{"", "program"};
@@ -216,4 +217,4 @@ TEST_F(ConfigFile, ValuesAreReadByTheOptions) {
 }
 
 }  // namespace
-}  // namespace gpipe::train
+}  // namespace gpipe::cli
