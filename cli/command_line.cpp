@@ -5,7 +5,7 @@
 #include <sstream>
 
 #include "cli/command.h"
-#include "gpipe/text/layout.h"
+#include "cli/wrap.h"
 #include "gpipe/text/nearest_name.h"
 
 namespace gpipe::cli {

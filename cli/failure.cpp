@@ -36,6 +36,7 @@ constexpr std::pair<std::string_view, const char*> kOptionNames[] = {
     {"optimizer_slots", "--optimizer-slots"},
     {"warmup_steps", "--warmup"},
     {"total_steps", "--steps"},
+    {"vocabulary_size", "--vocabulary"},
 };
 
 bool has_option(const CLI::App& app, const char* option) {

@@ -59,6 +59,20 @@ OutputKind check(const std::string& path, bool force, bool may_be_stream) {
   return target.kind;
 }
 
+FileDescriptor open_checked(const std::string& path, OutputKind kind) {
+  FileDescriptor file = open_output(path, kind);
+  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  return file;
+}
+
+void replace(const std::string& path, std::string_view content) {
+  try {
+    replace_file(real_file_system(), path, content);
+  } catch (const CheckpointError& error) {
+    throw OutputError(error.what(), "the old file is as before");
+  }
+}
+
 }  // namespace
 
 std::string input_name(const std::string& path) { return path == "-" ? "standard input" : fmt::format("'{}'", path); }
@@ -83,6 +97,10 @@ void require_input(const std::string& path) {
   if (stat(path.c_str(), &ignored) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
   throw_unreadable(path, errno, "check the path; name a file that exists");
 }
+
+bool is_there(const std::string& path) { return gpipe::is_there(path); }
+
+bool is_folder(const std::string& path) { return gpipe::is_folder(path); }
 
 Schedule read_schedule(const std::string& path) {
   Schedule schedule =
@@ -111,17 +129,21 @@ void check_output_file(const std::string& path, bool force) { check(path, force,
 
 void check_replaced_file(const std::string& path, bool force) { check(path, force, /*may_be_stream=*/false); }
 
+GrowingFile begin_output_file(const std::string& path, std::string_view content, bool force) {
+  const OutputKind kind = check(path, force, /*may_be_stream=*/true);
+  if (kind == OutputKind::kPlainFile) replace(path, content);
+  FileDescriptor file = open_checked(path, kind);
+  GrowingFile growing(fdopen(file.get(), "a"), std::fclose);
+  if (growing == nullptr) throw_unwritable(path, errno);
+  file.release();
+  std::setvbuf(growing.get(), nullptr, _IONBF, 0);
+  return growing;
+}
+
 void write_output_file(const std::string& path, std::string_view content, bool force) {
   const OutputKind kind = check(path, force, /*may_be_stream=*/true);
-  if (kind == OutputKind::kPlainFile) {
-    try {
-      return replace_file(real_file_system(), path, content);
-    } catch (const CheckpointError& error) {
-      throw OutputError(error.what(), "the old file is as before");
-    }
-  }
-  FileDescriptor file = open_output(path, kind);
-  if (!file.is_open()) errno == EEXIST ? throw_exists(path) : throw_unwritable(path, errno);
+  if (kind == OutputKind::kPlainFile) return replace(path, content);
+  FileDescriptor file = open_checked(path, kind);
   const bool is_written = write_all(file.get(), content.data(), content.size());
   const int write_error = errno;
   const bool is_closed = close(file.release()) == 0;

@@ -2,6 +2,8 @@
 // but a plain file ever: see Note [What may be written].
 #pragma once
 
+#include <cstdio>
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -16,6 +18,11 @@ std::string read_input_file(const std::string& path);
 // Throws UsageError, as read_input_file does, if there is no file and no folder of this name. For files that something
 // else reads: a file that is not there is then the same error in every command.
 void require_input(const std::string& path);
+
+// Whether something is there, and whether that is a folder; links are followed. Throw CheckpointError if it cannot be
+// told, such as in a folder that one may not look into.
+bool is_there(const std::string& path);
+bool is_folder(const std::string& path);
 
 // Both throw UsageError, naming the file and the place, for what cannot be read or parsed.
 Schedule read_schedule(const std::string& path);
@@ -37,6 +44,12 @@ void check_replaced_file(const std::string& path, bool force);
 // Throws UsageError, or OutputError if there was no room; then a file that was there is as before, and a new one is not
 // there. A stream is written into.
 void write_output_file(const std::string& path, std::string_view content, bool force);
+
+// A file that is written piece by piece, and can be read meanwhile: each write is in the file at once.
+using GrowingFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+// A file that is there is replaced by one that begins with `content`; a stream, or a new file, begins with nothing. Throws
+// as write_output_file does.
+GrowingFile begin_output_file(const std::string& path, std::string_view content, bool force);
 
 // For an errno that opening or writing the file ended with: OutputError if there is no room, else UsageError.
 [[noreturn]] void throw_unwritable(const std::string& path, int error);

@@ -13,6 +13,7 @@
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
+#include "cli/wrap.h"
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/plan_json.h"

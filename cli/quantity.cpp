@@ -9,6 +9,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/nearest_name.h"
 #include "gpipe/text/number.h"
 
@@ -136,6 +137,8 @@ std::pair<int, int> parse_pair(std::string_view word) {
   }
   return {parse_index(word.substr(0, colon)), parse_index(word.substr(colon + 1))};
 }
+
+std::string format_bytes(std::int64_t bytes) { return gpipe::format_bytes(bytes); }
 
 TimeUnit time_unit(double largest_seconds) {
   constexpr TimeUnit kUnits[] = {{"s", 1}, {"ms", 1e3}, {"us", 1e6}, {"ns", 1e9}};

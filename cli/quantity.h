@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/text/byte_text.h"
-
 namespace gpipe::cli {
 
 // All parsers take the whole word or throw InvalidArgument with a sentence that quotes it.
@@ -62,7 +60,8 @@ std::vector<Value> parse_list(std::string_view words, Value (*parse)(std::string
 // "0:3": two whole numbers from 0.
 std::pair<int, int> parse_pair(std::string_view word);
 
-using gpipe::format_bytes;
+// "1.5 GiB", four digits; "512 B".
+std::string format_bytes(std::int64_t bytes);
 
 // The unit that shows `largest_seconds` with one to three digits before the point, so that a column has one unit.
 struct TimeUnit {

@@ -10,12 +10,12 @@
 #include "cli/files.h"
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
+#include "cli/wrap.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/simulate.h"
-#include "gpipe/text/layout.h"
 
 namespace gpipe::cli {
 namespace {

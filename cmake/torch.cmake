@@ -88,6 +88,10 @@ add_library(gpipe_torch STATIC
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
   gpipe/execute/values/checked_options.cpp
+  gpipe/checkpoint/hashed_file.cpp
+  gpipe/checkpoint/inspect_model.cpp
+  gpipe/checkpoint/model_place.cpp
+  gpipe/model/autocast_scope.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
 if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)

@@ -47,7 +47,7 @@ void check_options(const VocabularyOptions& options) {
       kNumSpecial + (options.byte_fallback ? kNumBytes : 0) + static_cast<std::int64_t>(options.symbols.size());
   if (options.size <= least || options.size > kMaxVocabularySize) {
     throw InvalidArgument(
-        fmt::format("vocabulary size is {}; expected more than the {} special ids, bytes and symbols, and at most {}",
+        fmt::format("vocabulary_size is {}; expected more than the {} special ids, bytes and symbols, and at most {}",
                     options.size, least, kMaxVocabularySize));
   }
   if (!(options.character_coverage > 0.9 && options.character_coverage <= 1)) {
@@ -91,6 +91,14 @@ Vocabulary Vocabulary::train(const std::function<bool(std::string&)>& next_sente
   std::string problem = subword_library().train(sample, trainer_arguments(options), model);
   const std::size_t location = problem.rfind("] ");  // where in SentencePiece it stands
   if (location != std::string::npos) problem.erase(0, location + 2);
+  // "Vocabulary size too high (4000). Please set it to a value <= 155."
+  const std::size_t bound = problem.find("<= ");
+  if (bound != std::string::npos) {
+    const std::size_t number = bound + 3;
+    throw InvalidArgument(fmt::format(
+        "vocabulary_size is {}, but {} sentences give {} ids at most; use no more than that, or more text",
+        options.size, sample.size(), problem.substr(number, problem.find_first_not_of("0123456789", number) - number)));
+  }
   if (!problem.empty()) {
     throw DataError(kName, fmt::format("{} sentences do not give {} ids: {}", sample.size(), options.size, problem),
                     "use a vocabulary of another size, or more text");

@@ -5,6 +5,7 @@
 
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/checkpoint/checkpoint_writer.h"
+#include "gpipe/checkpoint/inspect_model.h"
 #include "gpipe/checkpoint/resumed_parts.h"
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint/weights.h"

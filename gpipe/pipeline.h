@@ -9,6 +9,7 @@
 #include "gpipe/execute/replica_share.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/model/autocast_scope.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/dropout.h"
 #include "gpipe/model/flop_counter.h"

@@ -34,18 +34,34 @@ std::vector<std::string> agreed_options(CLI::App& command) {
     if (option == command.get_help_ptr()) continue;
     const std::string name = option->get_name();
     const std::string value = option->capture_default_str()->get_default_str();
-    switch (agreement_on(name)) {
-      case Agreement::kValue:
-        texts.push_back(fmt::format("{} {}", name, value));
-        break;
-      case Agreement::kPresence:
-        texts.push_back(value.empty() ? fmt::format("no {}", name) : name);
-        break;
-      case Agreement::kNone:
-        break;
-    }
+    const Agreement agreement = agreement_on(name);
+    if (agreement == Agreement::kValue) texts.push_back(fmt::format("{} {}", name, value));
+    if (agreement == Agreement::kPresence) texts.push_back(value.empty() ? fmt::format("no {}", name) : name);
   }
   return texts;
+}
+
+std::string agreed_weights(const Safetensors& content) {
+  ContentHash hash;
+  std::size_t num_bytes = 0;
+  for (const auto& [name, tensor] : content.tensors) {
+    const at::Tensor values = tensor.contiguous();
+    const std::string described =
+        fmt::format("{} {} [{}]\n", name, static_cast<int>(values.scalar_type()), fmt::join(values.sizes(), ","));
+    hash.add(described.data(), described.size());
+    hash.add(values.data_ptr(), values.nbytes());
+    num_bytes += values.nbytes();
+  }
+  return fmt::format("--weights: {} tensors of {} bytes with the hash {}", content.tensors.size(), num_bytes,
+                     hash.finish());
+}
+
+std::string agreed_training_data(const std::string& options, const Task& task) {
+  return fmt::format("{}: {} batches an epoch of data with the hash {}", options, task.num_batches(), task.data_hash());
+}
+
+std::string agreed_test_data(const std::string& options, const Task& task) {
+  return fmt::format("{}: test data with the hash {}", options, task.test_hash());
 }
 
 }  // namespace gpipe::train

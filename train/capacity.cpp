@@ -6,8 +6,6 @@
 #include <algorithm>
 #include <numeric>
 
-#include "gpipe/plan/intervals.h"
-
 namespace gpipe::train {
 namespace {
 
@@ -55,8 +53,17 @@ Profile CapacitySearch::profile_of(int size, int rows) {
 }
 
 std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int size) {
-  const Profile profile = profile_of(size, rows_of(family_, setting));
-  return IntervalBytes(profile, kOptimizerSlots).least_fullest_bytes(peak_live_by_stage(schedule_of(setting)));
+  PartitionOptions options;
+  options.num_stages = setting.num_stages;
+  options.live = peak_live_by_stage(schedule_of(setting));
+  options.optimizer_slots = kOptimizerSlots;
+  options.memory_limit_bytes = 0;
+  try {
+    partition(profile_of(size, rows_of(family_, setting)), options);
+    return 0;
+  } catch (const InfeasibleError& error) {  // the least that is missing of any partition
+    return error.missing_bytes();
+  }
 }
 
 bool CapacitySearch::is_too_large(int size) const {

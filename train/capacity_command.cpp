@@ -1,9 +1,8 @@
-#include "train/capacity_command.h"
-
 #include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -13,9 +12,9 @@
 #include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/text/json.h"
-#include "gpipe/text/layout.h"
+#include "cli/text.h"
 #include "train/capacity.h"
+#include "train/commands.h"
 #include "train/option_group.h"
 
 namespace gpipe::train {
@@ -33,26 +32,33 @@ constexpr std::int64_t kMemoryBytes = std::int64_t{96} << 20;
 constexpr std::int64_t kLeastMemoryBytes = std::int64_t{1} << 20;
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{1} << 40;
 
+constexpr int kTableMicroBatches = 32;
+
 // A row of the paper's Table 1, to compare with.
 struct PaperRow {
-  const char* size;
-  const char* parameters;
-  double ratio;  // of parameters, to naive
+  const char* size = nullptr;  // null: the paper has no such row
+  const char* parameters = nullptr;
+  double ratio = 0;  // of parameters, to naive
+};
+
+struct Row {
+  CapacityRow found;  // its setting is known before
+  int depth = 0;      // of AmoebaNet-D, its L
+  PaperRow paper;
 };
 
 struct Table {
   std::string title;
-  bool trains = false;  // not only plans
-  std::string unit;
+  std::string unit;  // of the size that is looked for
   std::int64_t memory_bytes = 0;
-  std::vector<CapacityRow> rows;
-  std::vector<int> depths;      // of AmoebaNet-D, its L
-  std::vector<PaperRow> paper;  // a row each
+  std::function<ModelFamily(int depth)> family;
+  std::vector<Row> rows;
+  bool trains = false;  // not only plans
 };
 
 std::string parse_model(std::string_view word) {
-  constexpr const char* kModels[] = {"all", "transformer", "amoebanet"};
-  return kModels[cli::parse_choice(word, {"all", "transformer", "amoebanet"})];
+  cli::parse_choice(word, {"all", "transformer", "amoebanet"});
+  return std::string(word);
 }
 
 // On a terminal only: one line that is written over.
@@ -72,72 +78,64 @@ class TrialLine {
   bool shown_ = false;
 };
 
-CapacityRow find(CapacitySearch& search, const CapacitySetting& setting, const CapacityCommand& command) {
-  return command.paper || command.predict_only ? search.plan_row(setting) : search.measure(setting);
+// One accelerator as it is, and pipelines of several.
+std::vector<Row> make_rows(const char* schedule, const std::vector<int>& num_stages, const std::vector<int>& depths,
+                           const std::vector<PaperRow>& paper) {
+  std::vector<Row> rows;
+  for (std::size_t index = 0; index < paper.size(); ++index) {
+    Row row;
+    row.found.setting = index == 0 ? naive() : pipelined(num_stages[index - 1], kTableMicroBatches, schedule);
+    row.depth = depths.empty() ? 0 : depths[index];
+    row.paper = paper[index];
+    rows.push_back(row);
+  }
+  return rows;
 }
 
-Table transformer_table(const CapacityCommand& command, TrialLine& line) {
-  Table table;
-  table.trains = !command.paper && !command.predict_only;
-  table.title = command.paper ? "Transformer-L: d 2048, feed-forward 8192, 32 heads, 32k words, sequence 1024, batch 32"
-                              : "Transformer-L: d 128, feed-forward 512, 4 heads, 256 words, sequence 64, batch 32";
-  table.unit = "L";
-  table.memory_bytes = command.paper ? std::int64_t{16'000'000'000} : command.memory_bytes.value_or(kMemoryBytes);
-  CapacitySearch search(command.paper ? paper_transformer() : small_transformer(), table.memory_bytes,
-                        command.paper ? at::kMeta : at::kCPU);
-  search.on_trial = std::ref(line);
-  const char* schedule = command.paper ? "gpipe" : "1f1b";
-  std::vector<CapacitySetting> settings = {naive()};
-  for (const int stages : command.paper ? std::vector<int>{1, 8, 32, 128} : std::vector<int>{1, 2, 4, 8}) {
-    settings.push_back(pipelined(stages, 32, schedule));
-  }
+Table transformer_table(const CapacityCommand& command) {
   if (command.paper) {
-    table.paper = {{"3", "282.2M", 1},
-                   {"13", "785.8M", 2.8},
-                   {"103", "5.3B", 18.8},
-                   {"415", "21.0B", 74.4},
-                   {"1663", "83.9B", 298}};
-  } else {
-    table.paper = {{"3", "282.2M", 1}, {"13", "785.8M", 2.8}, {}, {}, {"103", "5.3B", 18.8}};
+    return {"Transformer-L: d 2048, feed-forward 8192, 32 heads, 32k words, sequence 1024, batch 32", "L",
+            16'000'000'000, [](int) { return paper_transformer(); },
+            make_rows("gpipe", {1, 8, 32, 128}, {},
+                      {{"3", "282.2M", 1},
+                       {"13", "785.8M", 2.8},
+                       {"103", "5.3B", 18.8},
+                       {"415", "21.0B", 74.4},
+                       {"1663", "83.9B", 298}})};
   }
-  for (const CapacitySetting& setting : settings) {
-    table.rows.push_back(find(search, setting, command));
-    table.depths.push_back(0);
-  }
-  return table;
+  return {
+      "Transformer-L: d 128, feed-forward 512, 4 heads, 256 words, sequence 64, batch 32", "L",
+      command.memory_bytes.value_or(kMemoryBytes), [](int) { return small_transformer(); },
+      make_rows("1f1b", {1, 2, 4, 8}, {}, {{"3", "282.2M", 1}, {"13", "785.8M", 2.8}, {}, {}, {"103", "5.3B", 18.8}})};
 }
 
-Table amoebanet_table(const CapacityCommand& command, TrialLine& line) {
-  Table table;
-  table.trains = !command.paper && !command.predict_only;
-  table.title = command.paper ? "AmoebaNet-D(L, D): 224 x 224, batch 128" : "AmoebaNet-D(L, D): 32 x 32, batch 32";
-  table.unit = "D";
-  table.memory_bytes = command.paper ? std::int64_t{8'000'000'000} : command.memory_bytes.value_or(kMemoryBytes);
-  struct Setting {
-    CapacitySetting setting;
-    int depth;
-  };
-  const int group = command.paper ? 18 : 6;
-  const int micro_batches = 32;
-  const char* schedule = command.paper ? "gpipe" : "1f1b";
-  const Setting settings[] = {{naive(), group},
-                              {pipelined(1, micro_batches, schedule), group},
-                              {pipelined(2, micro_batches, schedule), group},
-                              {pipelined(4, micro_batches, schedule), 2 * group},
-                              {pipelined(8, micro_batches, schedule), 4 * group}};
-  table.paper = {{"18, 208", "82M", 1},
+Table amoebanet_table(const CapacityCommand& command) {
+  const int depth = command.paper ? 18 : 6;
+  const std::vector<Row> rows =
+      make_rows(command.paper ? "gpipe" : "1f1b", {1, 2, 4, 8}, {depth, depth, depth, 2 * depth, 4 * depth},
+                {{"18, 208", "82M", 1},
                  {"18, 416", "318M", 3.9},
                  {"18, 544", "542M", 6.7},
                  {"36, 544", "1.05B", 13.0},
-                 {"72, 512", "1.8B", 22.6}};
-  for (const Setting& setting : settings) {
-    CapacitySearch search(command.paper ? paper_amoebanet(setting.depth) : small_amoebanet(setting.depth),
-                          table.memory_bytes, command.paper ? at::kMeta : at::kCPU);
-    search.on_trial = std::ref(line);
-    table.rows.push_back(find(search, setting.setting, command));
-    table.depths.push_back(setting.depth);
+                 {"72, 512", "1.8B", 22.6}});
+  if (command.paper) return {"AmoebaNet-D(L, D): 224 x 224, batch 128", "D", 8'000'000'000, paper_amoebanet, rows};
+  return {"AmoebaNet-D(L, D): 32 x 32, batch 32", "D", command.memory_bytes.value_or(kMemoryBytes), small_amoebanet,
+          rows};
+}
+
+// Finds what fits, row by row. Rows of one depth share what was measured of its layers.
+void fill(Table& table, const CapacityCommand& command, TrialLine& line) {
+  table.trains = !command.paper && !command.predict_only;
+  std::optional<CapacitySearch> search;
+  int depth = -1;
+  for (Row& row : table.rows) {
+    if (row.depth != depth) {
+      search.emplace(table.family(row.depth), table.memory_bytes, command.paper ? at::kMeta : at::kCPU);
+      search->on_trial = std::ref(line);
+      depth = row.depth;
+    }
+    row.found = table.trains ? search->measure(row.found.setting) : search->plan_row(row.found.setting);
   }
-  return table;
 }
 
 int size_of(const Table& table, const CapacityRow& row) {
@@ -145,7 +143,7 @@ int size_of(const Table& table, const CapacityRow& row) {
 }
 
 double ratio_of(const Table& table, const CapacityRow& row) {
-  const auto first = static_cast<double>(table.rows.front().num_parameters);
+  const auto first = static_cast<double>(table.rows.front().found.num_parameters);
   return first > 0 ? static_cast<double>(row.num_parameters) / first : 0;
 }
 
@@ -164,52 +162,47 @@ std::string ratio_text(double ratio) { return ratio > 0 ? fmt::format("{:.1f}x",
 
 std::string to_text(const Table& table) {
   const std::string size = table.unit == "D" ? "L, D" : "L";
-  const std::vector<Column> columns = {{"", Align::kLeft},  {table.trains ? size + " trained" : ""},
-                                       {size + " planned"}, {"parameters"},
-                                       {"of naive"},        {"parameter bytes"},
-                                       {"fullest stage"},   {"paper: " + size},
-                                       {"parameters"},      {"of naive"}};
-  std::vector<std::vector<std::string>> rows;
-  for (std::size_t index = 0; index < table.rows.size(); ++index) {
-    const CapacityRow& row = table.rows[index];
-    const PaperRow& paper = table.paper[index];
-    const std::int64_t fullest =
-        row.peak_bytes.empty() ? 0 : *std::max_element(row.peak_bytes.begin(), row.peak_bytes.end());
-    const bool in_paper = paper.size != nullptr;
-    const bool any = size_of(table, row) > 0;  // else there is no model to tell of
-    rows.push_back({row.setting.name, table.trains ? size_text(table.depths[index], row.measured_size) : "",
-                    size_text(table.depths[index], row.predicted_size), any ? parameters_text(row.num_parameters) : "",
-                    ratio_text(ratio_of(table, row)), any ? cli::format_bytes(row.parameter_bytes) : "",
-                    any ? cli::format_bytes(fullest) : "", in_paper ? paper.size : "", in_paper ? paper.parameters : "",
-                    in_paper ? ratio_text(paper.ratio) : ""});
+  std::vector<std::vector<std::string>> cells;
+  for (const Row& row : table.rows) {
+    const CapacityRow& found = row.found;
+    const auto fullest = std::max_element(found.peak_bytes.begin(), found.peak_bytes.end());
+    const bool any = size_of(table, found) > 0;  // else there is no model to tell of
+    const bool in_paper = row.paper.size != nullptr;
+    cells.push_back({row.found.setting.name, table.trains ? size_text(row.depth, found.measured_size) : "",
+                     size_text(row.depth, found.predicted_size), any ? parameters_text(found.num_parameters) : "",
+                     ratio_text(ratio_of(table, found)), any ? cli::format_bytes(found.parameter_bytes) : "",
+                     any ? cli::format_bytes(fullest == found.peak_bytes.end() ? 0 : *fullest) : "",
+                     in_paper ? row.paper.size : "", in_paper ? row.paper.parameters : "",
+                     ratio_text(row.paper.ratio)});
   }
-  return fmt::format("{}; {} an accelerator, schedule {}, 32 micro-batches, RMSprop\n{}", table.title,
-                     cli::format_bytes(table.memory_bytes), table.rows.back().setting.schedule,
-                     to_table(columns, rows));
+  return fmt::format("{}; {} an accelerator, schedule {}, {} micro-batches, RMSprop\n{}", table.title,
+                     cli::format_bytes(table.memory_bytes), table.rows.back().found.setting.schedule,
+                     kTableMicroBatches,
+                     cli::to_table({"<", size + " trained", size + " planned", "parameters", "of naive",
+                                    "parameter bytes", "fullest stage", "paper: " + size, "parameters", "of naive"},
+                                   cells));
 }
 
 nlohmann::ordered_json to_json(const Table& table) {
   nlohmann::ordered_json json = {
       {"model", table.title}, {"memory_bytes", table.memory_bytes}, {"rows", nlohmann::ordered_json::array()}};
-  for (std::size_t index = 0; index < table.rows.size(); ++index) {
-    const CapacityRow& row = table.rows[index];
-    nlohmann::ordered_json entry = {{"name", row.setting.name},
-                                    {"stages", row.setting.num_stages},
-                                    {"micro_batches", row.setting.num_micro_batches},
-                                    {"schedule", row.setting.schedule},
-                                    {"recompute", name(row.setting.recompute)}};
-    if (table.depths[index] > 0) entry["L"] = table.depths[index];
-    entry[table.unit] = size_of(table, row);
-    entry["planned_" + table.unit] = row.predicted_size;
-    if (table.trains) entry["trained_" + table.unit] = row.measured_size;
-    entry["parameters"] = row.num_parameters;
-    entry["of_naive"] = ratio_of(table, row);
-    entry["parameter_bytes"] = row.parameter_bytes;
-    entry["peak_bytes"] = row.peak_bytes;
-    if (table.paper[index].size != nullptr) {
-      entry["paper"] = {{"size", table.paper[index].size},
-                        {"parameters", table.paper[index].parameters},
-                        {"of_naive", table.paper[index].ratio}};
+  for (const Row& row : table.rows) {
+    const CapacityRow& found = row.found;
+    nlohmann::ordered_json entry = {{"name", row.found.setting.name},
+                                    {"stages", row.found.setting.num_stages},
+                                    {"micro_batches", row.found.setting.num_micro_batches},
+                                    {"schedule", row.found.setting.schedule},
+                                    {"recompute", name(row.found.setting.recompute)}};
+    if (row.depth > 0) entry["L"] = row.depth;
+    entry[table.unit] = size_of(table, found);
+    entry["planned_" + table.unit] = found.predicted_size;
+    if (table.trains) entry["trained_" + table.unit] = found.measured_size;
+    entry["parameters"] = found.num_parameters;
+    entry["of_naive"] = ratio_of(table, found);
+    entry["parameter_bytes"] = found.parameter_bytes;
+    entry["peak_bytes"] = found.peak_bytes;
+    if (row.paper.size != nullptr) {
+      entry["paper"] = {{"size", row.paper.size}, {"parameters", row.paper.parameters}, {"of_naive", row.paper.ratio}};
     }
     json["rows"].push_back(std::move(entry));
   }
@@ -231,13 +224,14 @@ int run_capacity(const CapacityCommand& command) {
   std::vector<Table> tables;
   {
     TrialLine line;
-    if (command.model != "amoebanet") tables.push_back(transformer_table(command, line));
-    if (command.model != "transformer") tables.push_back(amoebanet_table(command, line));
+    if (command.model != "amoebanet") tables.push_back(transformer_table(command));
+    if (command.model != "transformer") tables.push_back(amoebanet_table(command));
+    for (Table& table : tables) fill(table, command, line);
   }
   if (command.json) {
     nlohmann::ordered_json json = nlohmann::ordered_json::array();
     for (const Table& table : tables) json.push_back(to_json(table));
-    cli::print(indented_json(nlohmann::ordered_json{{"tables", json}}));
+    cli::print(nlohmann::ordered_json{{"tables", json}}.dump(2) + "\n");
     return cli::kDone;
   }
   for (const Table& table : tables) cli::print((&table == tables.data() ? "" : "\n") + to_text(table));
@@ -250,7 +244,7 @@ void add_capacity_command(CLI::App& app, cli::Run& chosen) {
   auto command = std::make_shared<CapacityCommand>();
   CLI::App& sub = *app.add_subcommand("capacity");
   const OptionGroup options{sub, "Options"};
-  options.add("MODEL", "--model", command->model, parse_model, "transformer, amoebanet or all [all]");
+  options.add_default("MODEL", "--model", command->model, parse_model, "transformer, amoebanet or all");
   options.add("SIZE", "--memory", command->memory_bytes, cli::parse_bytes, "Of each virtual accelerator [96MiB]");
   options.add_flag("--paper", command->paper,
                    "The paper's own sizes, 16 and 8 GB, up to 128 accelerators: planned, without memory");

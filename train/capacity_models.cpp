@@ -4,14 +4,10 @@
 #include "models/amoebanet.h"
 #include "models/transformer_lm.h"
 #include "train/capacity.h"
+#include "train/made_up_data.h"
 
 namespace gpipe::train {
 namespace {
-
-at::Tensor ids(int rows, std::int64_t length, std::int64_t vocabulary, at::Device device) {
-  if (device.is_meta()) return at::empty({rows, length}, at::device(device).dtype(at::kLong));
-  return at::randint(vocabulary, {rows, length}, at::kLong);
-}
 
 // One stack with input and output embeddings of their own, and nothing but matrices: the paper's Transformer-L.
 ModelFamily transformer(std::int64_t width, std::int64_t feed_forward, std::int64_t heads, std::int64_t vocabulary,
@@ -31,7 +27,7 @@ ModelFamily transformer(std::int64_t width, std::int64_t feed_forward, std::int6
   };
   family.repeated_layer = 1;  // behind the embedding
   family.batch = batch;
-  family.inputs = [=](int rows, at::Device device) { return Tensors{ids(rows, length, vocabulary, device)}; };
+  family.inputs = [=](int rows, at::Device device) { return Tensors{made_up_ids(vocabulary, {rows, length}, device)}; };
   family.targets = family.inputs;
   family.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return torch::nn::functional::cross_entropy(output.flatten(0, 1), target.flatten());
@@ -53,14 +49,9 @@ ModelFamily amoebanet(const models::AmoebaNetOptions& options, int least_size, s
   const std::int64_t channels = options.in_channels();
   const std::int64_t classes = options.num_classes();
   family.inputs = [=](int rows, at::Device device) {
-    const at::TensorOptions where = at::device(device).dtype(at::kFloat);
-    return Tensors{device.is_meta() ? at::empty({rows, channels, image, image}, where)
-                                    : at::randn({rows, channels, image, image}, where)};
+    return Tensors{made_up_images({rows, channels, image, image}, device)};
   };
-  family.targets = [=](int rows, at::Device device) {
-    if (device.is_meta()) return Tensors{at::empty({rows}, at::device(device).dtype(at::kLong))};
-    return Tensors{at::randint(classes, {rows}, at::kLong)};
-  };
+  family.targets = [=](int rows, at::Device device) { return Tensors{made_up_ids(classes, {rows}, device)}; };
   family.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return torch::nn::functional::cross_entropy(output, target);
   };

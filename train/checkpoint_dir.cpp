@@ -9,8 +9,8 @@
 #include <filesystem>
 
 #include "cli/command.h"
+#include "cli/files.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/os/input_file.h"
 
 namespace gpipe::train {
 namespace {
@@ -31,7 +31,7 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (is_checkpoint_name(name) && is_folder(entry->path())) names.push_back(name);
+    if (is_checkpoint_name(name) && entry->is_directory(error)) names.push_back(name);
   }
   const std::string latest = latest_name(folder);
   std::sort(names.begin(), names.end(), [&](const std::string& a, const std::string& b) {
@@ -44,9 +44,16 @@ std::vector<std::string> checkpoints_in(const std::string& folder) {
 }
 
 void check_checkpoint_dir(const std::string& folder) {
+  std::vector<fs::path> made;  // the folders that were not there, the innermost first
   std::error_code error;
+  fs::path path = fs::absolute(folder, error).lexically_normal();
+  for (; fs::symlink_status(path, error).type() == fs::file_type::not_found; path = path.parent_path()) {
+    made.push_back(path);
+  }
   fs::create_directories(folder, error);
   if (!error && access(folder.c_str(), W_OK | X_OK) != 0) error.assign(errno, std::generic_category());
+  std::error_code ignored;
+  for (const fs::path& missing : made) fs::remove(missing, ignored);
   if (!error) return;
   throw cli::UsageError(fmt::format("--checkpoint-dir '{}': {}", folder, error.message()),
                         "name a folder that can be written to");
@@ -64,7 +71,7 @@ int remove_checkpoints(const std::string& folder) {
 }
 
 bool warn_of_damaged(const std::string& folder) {
-  if (!is_folder(folder) || is_there(folder + "/" + kManifestName)) return false;
+  if (!cli::is_folder(folder) || cli::is_there(folder + "/" + kManifestName)) return false;
   const std::string used = latest_checkpoint(folder);
   std::string notes;
   for (const std::string& path : checkpoints_in(folder)) {

@@ -9,7 +9,8 @@ namespace gpipe::train {
 // Paths of the checkpoints in it, whole or not: what `latest` names, then the others, the last first.
 std::vector<std::string> checkpoints_in(const std::string& folder);
 
-// Makes the folder, if there is none. Throws cli::UsageError if a checkpoint could not be written there.
+// Throws cli::UsageError if a checkpoint could not be written there, which it finds out by making the folder, if there is
+// none; and removes it again, since the training may be refused yet.
 void check_checkpoint_dir(const std::string& folder);
 
 // Returns how many there were. Throws CheckpointError.

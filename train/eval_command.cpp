@@ -1,5 +1,3 @@
-#include "train/eval_command.h"
-
 #include <fmt/format.h>
 #include <torch/torch.h>
 #include <unistd.h>
@@ -13,8 +11,8 @@
 #include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "train/agreed_content.h"
 #include "train/agreed_options.h"
+#include "train/commands.h"
 #include "train/image_task.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
@@ -45,8 +43,6 @@ struct EvalCommand {
   int num_stages = 1;
   int num_micro_batches = kMicroBatches;
 };
-
-std::vector<std::string> parse_paths(std::string_view words) { return cli::parse_list(words, parse_path); }
 
 std::string task_of(const ModelFile& file, const EvalCommand& command) {
   if (command.task.empty()) {
@@ -136,7 +132,7 @@ void add_agreed_texts(CLI::App& app, const ModelFile& file, const Task& task, Pi
   if (read_world().size == 1) return;
   const std::vector<CLI::App*> named = app.get_subcommands();
   for (const std::string& text : agreed_options(named.empty() ? app : *named.front())) options.agree_on(text);
-  options.agree_on(agreed_weights("--weights", file.content()));
+  options.agree_on(agreed_weights(file.content()));
   options.agree_on(agreed_test_data("--data, --data-dir, --text", task));
 }
 
@@ -156,11 +152,12 @@ int eval(CLI::App& app, const EvalCommand& command) {
   // Beside the result, which is on standard output.
   ProgressReporter progress = make_progress_reporter(STDERR_FILENO);
   progress.begin(clock_seconds());
-  EvaluationHooks hooks;
-  hooks.stop = [] { return false; };
   EvaluationReporter evaluation(progress);
-  hooks.progress = [&](const Evaluated& evaluated) { evaluation.update(evaluated, clock_seconds()); };
-  const std::vector<Measure> measures = task->evaluate(pipeline, /*is_last=*/true, hooks);
+  const auto goes_on = [&](const Evaluated& evaluated) {
+    evaluation.update(evaluated, clock_seconds());
+    return true;
+  };
+  const std::vector<Measure> measures = task->evaluate(pipeline, /*is_last=*/true, goes_on);
   progress.clear();
   for (const Measure& measure : measures) {
     cli::print(fmt::format("{}: {}\n", measure.name, measure.text));
@@ -173,9 +170,8 @@ constexpr const char* kText = "The text to read, plain or gzip, for one that was
 void add_common_options(const OptionGroup& group, EvalCommand& options) {
   group.add("FILE", "--weights", options.weights, parse_path, "A model in safetensors form, or a checkpoint");
   group.add("DIR", "--data-dir", options.data_dir, parse_path, "Where the data is [where gpipe get-data puts it]");
-  group.add("K", "--stages", options.num_stages, parse_count, "Workers, one thread each [1]");
-  group.add("M", "--micro-batches", options.num_micro_batches, parse_micro_batches,
-            fmt::format("Slices of a mini-batch [{}]", kMicroBatches));
+  group.add_default("K", "--stages", options.num_stages, parse_count, "Workers, one thread each");
+  group.add_default("M", "--micro-batches", options.num_micro_batches, parse_micro_batches, "Slices of a mini-batch");
 }
 
 void add_translate_options(const OptionGroup& group, EvalCommand& options) {

@@ -8,7 +8,6 @@
 
 #include "data/cifar10.h"
 #include "data/data_dir.h"
-#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 
 namespace gpipe::train {
@@ -17,16 +16,15 @@ namespace {
 struct KnownSet {
   const char* name;
   data::ImageSet (*read)(const std::string& dir, data::Split split);
-  bool may_flip;            // mirror images are of the same kind
   std::vector<float> mean;  // of a channel's pixels, from 0 to 1
   std::vector<float> deviation;
 };
 
 // Those of CIFAR-10 are ImageNet's: what its public weights were trained with.
 const std::vector<KnownSet>& known_sets() {
-  static const auto* sets = new std::vector<KnownSet>{
-      {"fashion-mnist", data::read_fashion_mnist, true, {0.2860F}, {0.3530F}},
-      {"cifar10", data::read_cifar10, true, {0.485F, 0.456F, 0.406F}, {0.229F, 0.224F, 0.225F}}};
+  static const auto* sets =
+      new std::vector<KnownSet>{{"fashion-mnist", data::read_fashion_mnist, {0.2860F}, {0.3530F}},
+                                {"cifar10", data::read_cifar10, {0.485F, 0.456F, 0.406F}, {0.229F, 0.224F, 0.225F}}};
   return *sets;
 }
 
@@ -47,10 +45,8 @@ std::string hash_of_images(const data::ImageSet& set) {
   return hash.finish();
 }
 
-at::Tensor copy_of(const std::vector<std::uint8_t>& bytes) {
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return tensor;
+at::Tensor tensor_of(std::vector<std::uint8_t>& bytes) {
+  return at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte);
 }
 
 }  // namespace
@@ -69,7 +65,6 @@ ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_
   std::int64_t num_training = training_.num;
   if (options_.num_training != 0) num_training = std::min(num_training, options_.num_training);
   augment_.seed = options_.seed;
-  augment_.flip = set.may_flip;
   augment_.padding = training_.height / 8;
   data::BatchOptions batching;
   batching.seed = options_.seed;
@@ -86,8 +81,7 @@ std::string ImageTask::data_hash() const { return hash_of_images(training_); }
 
 std::string ImageTask::test_hash() const { return hash_of_images(test_); }
 
-TensorBatch ImageTask::next_batch() {
-  const data::Batch batch = batches_->next();
+TensorBatch ImageTask::to_tensors(const data::Batch& batch) const {
   const auto count = static_cast<std::int64_t>(batch.samples.size());
   at::Tensor pixels = at::empty({count, training_.channels, training_.height, training_.width}, at::kByte);
   at::Tensor labels = at::empty({count}, at::kLong);
@@ -103,7 +97,7 @@ TensorBatch ImageTask::next_batch() {
     pixel += training_.image_bytes();
     *label++ = training_.labels[sample];
   }
-  return {{normalized_images(options_.data, pixels)}, {labels}, count, batch.position, batch.next};
+  return {{normalized_images(options_.data, pixels)}, {labels}, count, {}, {}};
 }
 
 PipelineImpl::Loss ImageTask::loss() const {
@@ -113,14 +107,13 @@ PipelineImpl::Loss ImageTask::loss() const {
   };
 }
 
-std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const EvaluationHooks& hooks) {
-  const at::Tensor pixels = copy_of(test_.pixels).view({test_.num, test_.channels, test_.height, test_.width});
-  const at::Tensor labels = copy_of(test_.labels).to(at::kLong);
+std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const GoesOn& goes_on) {
+  const at::Tensor pixels = tensor_of(test_.pixels).view({test_.num, test_.channels, test_.height, test_.width});
+  const at::Tensor labels = tensor_of(test_.labels).to(at::kLong);
   std::int64_t num_right = 0;
   double loss = 0;
   for (std::int64_t begin = 0; begin < test_.num; begin += options_.batch_size) {
-    if (hooks.stop()) return {};
-    hooks.progress({"evaluate", unit(), begin, test_.num});
+    if (!goes_on({"evaluate", unit(), begin, test_.num})) return {};
     const std::int64_t end = std::min(begin + options_.batch_size, test_.num);
     const at::Tensor scores =
         pipeline->forward(normalized_images(options_.data, pixels.slice(0, begin, end))).to(at::kFloat);

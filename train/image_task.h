@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "data/augment.h"
@@ -34,20 +33,17 @@ class ImageTask : public Task {
 
   LayerChain chain() const override;
   const char* unit() const override { return "samples"; }
-  std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
   std::string test_hash() const override;
-  TensorBatch next_batch() override;
-  void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) override;
   std::map<std::string, std::string> metadata() const override;
 
  private:
+  TensorBatch to_tensors(const data::Batch& batch) const override;
   ImageTaskOptions options_;
   data::ImageSet training_;
   data::ImageSet test_;
-  std::optional<data::Batches> batches_;
   data::AugmentOptions augment_;
 };
 

@@ -1,5 +1,3 @@
-#include "train/inspect_command.h"
-
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,8 +5,6 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -16,152 +12,31 @@
 #include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/checkpoint/content_hash.h"
-#include "gpipe/checkpoint_files/safetensors_format.h"
-#include "gpipe/checkpoint_files/strict_json.h"
+#include "cli/text.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/os/input_file.h"
-#include "gpipe/os/output_file.h"
-#include "gpipe/text/json.h"
-#include "gpipe/text/layout.h"
-#include "gpipe/text/printable.h"
 #include "train/checkpoint_dir.h"
+#include "train/commands.h"
 
 namespace gpipe::train {
 namespace {
 
 using nlohmann::ordered_json;
 
-// In a folder, as load_weights looks for it.
-constexpr const char* kSingleName = "model.safetensors";
-
-struct InspectedTensor {
-  std::string file;
-  SafetensorsEntry entry;
-};
-
-struct InspectedFile {
-  ManifestFile expected;
-  std::string problem;  // empty if it is sound
-};
-
-// What lies at a path, as far as it can be read without a tensor.
-struct Inspection {
-  std::string path;
-  std::string kind;
-  std::vector<InspectedTensor> tensors;
-  std::vector<InspectedTensor> slots;
-  std::map<std::string, std::string> metadata;
-  std::optional<Manifest> manifest;
-  std::vector<InspectedFile> files;  // those whose hash is known
-
-  bool is_sound() const {
-    return std::all_of(files.begin(), files.end(), [](const InspectedFile& file) { return file.problem.empty(); });
-  }
-};
-
-std::int64_t total_bytes(const std::vector<InspectedTensor>& tensors) {
+std::int64_t total_bytes(const std::vector<StoredTensor>& tensors) {
   std::int64_t bytes = 0;
-  for (const InspectedTensor& tensor : tensors) bytes += tensor.entry.num_bytes();
+  for (const StoredTensor& tensor : tensors) bytes += tensor.bytes;
   return bytes;
 }
 
-SafetensorsHeader read_header(const MappedFile& file) { return parse_safetensors(file.view(), file.path()); }
-
-void add_tensors(const std::string& name, SafetensorsHeader header, std::vector<InspectedTensor>& tensors,
-                 std::map<std::string, std::string>& metadata) {
-  for (SafetensorsEntry& entry : header.entries) tensors.push_back({name, std::move(entry)});
-  metadata.insert(header.metadata.begin(), header.metadata.end());
-}
-
-// One that belongs to no checkpoint: whether it is sound is for itself to say.
-void read_file(const std::string& folder, const std::string& name, Inspection& inspection) {
-  const MappedFile file(folder + "/" + name);
-  SafetensorsHeader header = read_header(file);
-  const DataHash hash = take_data_hash(header, file.view());
-  if (!hash.hash.empty()) {
-    inspection.files.push_back({{name, static_cast<std::int64_t>(file.size()), hash.hash}, hash.problem});
-  }
-  add_tensors(name, std::move(header), inspection.tensors, inspection.metadata);
-}
-
-void read_set(const std::string& index_path, Inspection& inspection) {
-  const SafetensorsIndex index = parse_safetensors_index(read_json_file(index_path), index_path);
-  std::set<std::string> shards;
-  for (const auto& item : index.file_of) shards.insert(item.second);
-  for (const std::string& shard : shards) read_file(directory_of(index_path), shard, inspection);
-  std::vector<std::pair<std::string, std::string>> found;
-  for (const InspectedTensor& tensor : inspection.tensors) found.emplace_back(tensor.entry.name, tensor.file);
-  check_shards(index, index_path, found);
-}
-
-InspectedFile inspect_file(const std::string& folder, const ManifestFile& expected) {
-  try {
-    const MappedFile file(folder + "/" + expected.name);
-    if (static_cast<std::int64_t>(file.size()) != expected.bytes) {
-      return {expected, fmt::format("has {} bytes", file.size())};
-    }
-    return {expected, content_hash_of(file.view()) == expected.hash ? "" : "has another hash"};
-  } catch (const CheckpointError& error) {
-    return {expected, error.what()};
-  }
-}
-
-void read_checkpoint(const std::string& path, Inspection& inspection) {
-  const std::string manifest_path = path + "/" + kManifestName;
-  inspection.manifest = parse_manifest(read_json_file(manifest_path), manifest_path);
-  for (const ManifestFile& file : inspection.manifest->files) {
-    inspection.files.push_back(inspect_file(path, file));
-    if (!inspection.files.back().problem.empty()) continue;
-    const auto read = [&] { return read_header(MappedFile(path + "/" + file.name)); };
-    std::map<std::string, std::string> ignored;
-    if (file.name.rfind("optimizer-", 0) == 0) add_tensors(file.name, read(), inspection.slots, ignored);
-    if (file.name.rfind("model-", 0) == 0) add_tensors(file.name, read(), inspection.tensors, inspection.metadata);
-  }
-}
-
-Inspection inspect(const std::string& path) {
-  Inspection inspection;
-  inspection.path = path;
-  if (!is_folder(path)) {
-    const bool is_index = std::filesystem::path(path).extension() == ".json";
-    inspection.kind = is_index ? "safetensors files" : "safetensors file";
-    if (is_index) {
-      read_set(path, inspection);
-    } else {
-      read_file(directory_of(path), std::filesystem::path(path).filename(), inspection);
-    }
-    return inspection;
-  }
-  if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kIndexName)) {
-    inspection.kind = "safetensors files";
-    read_set(path + "/" + kIndexName, inspection);
-    return inspection;
-  }
-  if (!is_there(path + "/" + kManifestName) && is_there(path + "/" + kSingleName)) {
-    inspection.kind = "safetensors file";
-    read_file(path, kSingleName, inspection);
-    return inspection;
-  }
-  inspection.kind = "checkpoint";
-  inspection.path = resolve_checkpoint(path);
-  read_checkpoint(inspection.path, inspection);
-  return inspection;
-}
-
 // How often each slot occurs: "exp_avg" of 12 parameters.
-std::map<std::string, int> slot_counts(const Inspection& inspection) {
+std::map<std::string, int> slot_counts(const StoredModel& model) {
   std::map<std::string, int> counts;
-  for (const InspectedTensor& slot : inspection.slots) {
-    ++counts[slot.entry.name.substr(slot.entry.name.rfind('/') + 1)];
-  }
+  for (const StoredTensor& slot : model.slots) ++counts[slot.name.substr(slot.name.rfind('/') + 1)];
   return counts;
 }
 
-std::string shape_text(const std::vector<std::int64_t>& shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
-
-std::string describe_manifest(const Inspection& inspection) {
-  const Manifest& manifest = *inspection.manifest;
+std::string describe_manifest(const StoredModel& model) {
+  const Manifest& manifest = *model.manifest;
   std::string text = fmt::format(
       "step {}, seed {}, saved by gpipe {} with libtorch {}\n{}{} worker{}, {} micro-batches, {}; layers a stage: {}\n",
       manifest.step, manifest.seed, manifest.gpipe_version, manifest.libtorch_version,
@@ -173,8 +48,8 @@ std::string describe_manifest(const Inspection& inspection) {
   if (!manifest.data_position.empty()) text += fmt::format("data position: {}\n", manifest.data_position);
   if (!manifest.learning_rate.empty()) text += fmt::format("learning rate: {}\n", manifest.learning_rate);
   text += fmt::format("optimizer {}", manifest.optimizer);
-  for (const auto& [slot, count] : slot_counts(inspection)) text += fmt::format(", {} of {}", slot, count);
-  text += fmt::format(", {}\n", cli::format_bytes(total_bytes(inspection.slots)));
+  for (const auto& [slot, count] : slot_counts(model)) text += fmt::format(", {} of {}", slot, count);
+  text += fmt::format(", {}\n", cli::format_bytes(total_bytes(model.slots)));
   for (const OptimizerGroup& group : manifest.groups) {
     text += fmt::format("  {} parameters:", group.parameters.size());
     for (const auto& [name, value] : group.options) text += fmt::format(" {} {}", name, value);
@@ -183,58 +58,56 @@ std::string describe_manifest(const Inspection& inspection) {
   return text;
 }
 
-std::string describe_files(const std::vector<InspectedFile>& files) {
+std::string describe_files(const std::vector<StoredFile>& files) {
   std::vector<std::vector<std::string>> rows;
-  for (const InspectedFile& file : files) {
-    rows.push_back({printable(file.expected.name), cli::format_bytes(file.expected.bytes),
+  for (const StoredFile& file : files) {
+    rows.push_back({cli::printable(file.expected.name), cli::format_bytes(file.expected.bytes),
                     file.expected.hash.substr(0, 16), file.problem.empty() ? "sound" : "DAMAGED: " + file.problem});
   }
-  return "\n" + to_table({{"file", Align::kLeft}, {"size"}, {"xxh3", Align::kLeft}, {"", Align::kLeft}}, rows) + "\n";
+  return "\n" + cli::to_table({"<file", "size", "<xxh3", "<"}, rows) + "\n";
 }
 
-std::string describe(const Inspection& inspection) {
-  std::string text = fmt::format("{}: {}\n", inspection.path, inspection.kind);
-  if (inspection.manifest) text += describe_manifest(inspection);
-  if (!inspection.files.empty()) text += describe_files(inspection.files);
-  for (const auto& [key, value] : inspection.metadata) text += fmt::format("{}: {}\n", key, value);
+std::string describe(const StoredModel& model) {
+  std::string text = fmt::format("{}: {}\n", model.path, model.kind);
+  if (model.manifest) text += describe_manifest(model);
+  if (!model.files.empty()) text += describe_files(model.files);
+  for (const auto& [key, value] : model.metadata) text += fmt::format("{}: {}\n", key, value);
   std::vector<std::vector<std::string>> rows;
-  for (const InspectedTensor& tensor : inspection.tensors) {
-    const std::string name = quoted_name(tensor.entry.name);
-    rows.push_back({name.substr(1, name.size() - 2), tensor.entry.type->name, shape_text(tensor.entry.shape),
-                    cli::format_bytes(tensor.entry.num_bytes())});
+  for (const StoredTensor& tensor : model.tensors) {
+    rows.push_back({cli::printable_name(tensor.name), tensor.type, fmt::format("[{}]", fmt::join(tensor.shape, ", ")),
+                    cli::format_bytes(tensor.bytes)});
   }
-  text += to_table({{"tensor", Align::kLeft}, {"dtype", Align::kLeft}, {"shape", Align::kLeft}, {"size"}}, rows);
-  return text + fmt::format("\n{} tensors, {}\n", inspection.tensors.size(),
-                            cli::format_bytes(total_bytes(inspection.tensors)));
+  text += cli::to_table({"<tensor", "<dtype", "<shape", "size"}, rows);
+  return text + fmt::format("\n{} tensors, {}\n", model.tensors.size(), cli::format_bytes(total_bytes(model.tensors)));
 }
 
-ordered_json to_json(const std::vector<InspectedTensor>& tensors) {
+ordered_json to_json(const std::vector<StoredTensor>& tensors) {
   ordered_json list = ordered_json::array();
-  for (const InspectedTensor& tensor : tensors) {
-    list.push_back({{"name", tensor.entry.name},
-                    {"dtype", tensor.entry.type->name},
-                    {"shape", tensor.entry.shape},
-                    {"bytes", tensor.entry.num_bytes()},
+  for (const StoredTensor& tensor : tensors) {
+    list.push_back({{"name", tensor.name},
+                    {"dtype", tensor.type},
+                    {"shape", tensor.shape},
+                    {"bytes", tensor.bytes},
                     {"file", tensor.file}});
   }
   return list;
 }
 
-ordered_json to_json(const Inspection& inspection) {
-  ordered_json json = {{"path", inspection.path}, {"kind", inspection.kind}};
-  if (inspection.manifest) json["manifest"] = ordered_json::parse(gpipe::to_json(*inspection.manifest));
-  if (inspection.manifest) json["slots"] = to_json(inspection.slots);
-  if (!inspection.files.empty()) {
-    json["sound"] = inspection.is_sound();
+std::string to_json(const StoredModel& model) {
+  ordered_json json = {{"path", model.path}, {"kind", model.kind}};
+  if (model.manifest) json["manifest"] = ordered_json::parse(gpipe::to_json(*model.manifest));
+  if (model.manifest) json["slots"] = to_json(model.slots);
+  if (!model.files.empty()) {
+    json["sound"] = model.is_sound();
     json["problems"] = ordered_json::object();
-    for (const InspectedFile& file : inspection.files) {
+    for (const StoredFile& file : model.files) {
       if (!file.problem.empty()) json["problems"][file.expected.name] = file.problem;
     }
   }
-  json["metadata"] = inspection.metadata;
-  json["tensors"] = to_json(inspection.tensors);
-  json["total_bytes"] = total_bytes(inspection.tensors);
-  return json;
+  json["metadata"] = model.metadata;
+  json["tensors"] = to_json(model.tensors);
+  json["total_bytes"] = total_bytes(model.tensors);
+  return json.dump(2, ' ', /*ensure_ascii=*/false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 struct InspectCommand {
@@ -245,10 +118,10 @@ struct InspectCommand {
 int run_inspect(const InspectCommand& command) {
   cli::require_input(command.path);
   const bool is_another = warn_of_damaged(command.path);
-  const Inspection inspection = inspect(command.path);
+  const StoredModel model = inspect_model(command.path);
   // Names and texts in it are of unknown origin.
-  cli::print(printable(command.json ? indented_json(to_json(inspection)) : describe(inspection)));
-  return inspection.is_sound() && !is_another ? cli::kDone : cli::kNegativeAnswer;
+  cli::print(cli::printable(command.json ? to_json(model) : describe(model)));
+  return model.is_sound() && !is_another ? cli::kDone : cli::kNegativeAnswer;
 }
 
 struct ConvertCommand {
@@ -258,26 +131,16 @@ struct ConvertCommand {
   bool force = false;
 };
 
-// Of the set that lies in a folder, sound or not; none if there is none.
-std::set<std::string> shards_in(const std::string& folder) {
-  std::set<std::string> shards;
-  try {
-    const std::string path = folder + "/" + kIndexName;
-    for (const auto& item : parse_safetensors_index(read_json_file(path), path).file_of) shards.insert(item.second);
-  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) then nothing is known to be a part of it
-  }
-  return shards;
-}
-
 // Removes the parts of a set that was there before.
 void write_set(const std::string& folder, const Safetensors& content, std::int64_t shard_bytes) {
-  std::set<std::string> old_shards = shards_in(folder);
+  const std::vector<std::string> old_files = safetensors_set_files(folder);
   save_safetensors_set(folder, content, shard_bytes);
-  for (const std::string& shard : shards_in(folder)) old_shards.erase(shard);
+  const std::vector<std::string> files = safetensors_set_files(folder);
   std::error_code ignored;
-  for (const std::string& shard : old_shards) {
-    const std::string path = folder + "/" + shard;
-    if (look_at_output(path).kind == OutputKind::kPlainFile) std::filesystem::remove(path, ignored);
+  for (const std::string& file : old_files) {
+    const std::filesystem::path path = folder + "/" + file;
+    const bool is_plain = std::filesystem::is_regular_file(std::filesystem::symlink_status(path, ignored));
+    if (is_plain && std::count(files.begin(), files.end(), file) == 0) std::filesystem::remove(path, ignored);
   }
 }
 
@@ -289,7 +152,7 @@ int run_convert(const ConvertCommand& command) {
   const bool is_set = command.shard_bytes != 0;
   const std::string target = is_set ? command.to + "/" + kIndexName : command.to;
   if (is_set) {
-    if (is_there(command.to + "/" + kManifestName) || !checkpoints_in(command.to).empty()) {
+    if (cli::is_there(command.to + "/" + kManifestName) || !checkpoints_in(command.to).empty()) {
       throw cli::UsageError(fmt::format("'{}' holds checkpoints", command.to), "name another folder");
     }
     std::error_code error;
@@ -298,7 +161,7 @@ int run_convert(const ConvertCommand& command) {
     cli::check_replaced_file(target, command.force);
     write_set(command.to, content, command.shard_bytes);
   } else {
-    if (is_folder(command.to)) {
+    if (cli::is_folder(command.to)) {
       throw cli::UsageError(fmt::format("'{}' is a folder", command.to),
                             "name a file, or add --shard-size for a folder");
     }

@@ -7,50 +7,37 @@ namespace {
 
 constexpr std::array<int, 2> kSignals = {SIGINT, SIGTERM};
 
-volatile std::sig_atomic_t requested = 0;
+volatile std::sig_atomic_t noted = 0;
 
 extern "C" void note_signal(int signal) {
-  requested = signal;
+  noted = signal;
   std::signal(signal, SIG_DFL);
 }
 
 extern "C" void end_well(int /*signal*/) { _exit(0); }
 
-// Returns what was there before.
-struct sigaction replace_handler(int signal, void (*handler)(int)) {
-  struct sigaction before {};
-  struct sigaction action {};
-  action.sa_handler = handler;
-  sigaction(signal, nullptr, &before);
-  // Who started the program with the signal ignored wants it ignored.
-  if (before.sa_handler != SIG_IGN) sigaction(signal, &action, nullptr);
-  return before;
-}
-
 }  // namespace
 
-Interrupt::Interrupt() {
-  requested = 0;
+SignalHandlers::SignalHandlers(Handler on_interrupt, Handler on_termination) {
   for (std::size_t index = 0; index < kSignals.size(); ++index) {
-    before_[index] = replace_handler(kSignals[index], note_signal);
+    struct sigaction action {};
+    action.sa_handler = kSignals[index] == SIGINT ? on_interrupt : on_termination;
+    sigaction(kSignals[index], nullptr, &before_[index]);
+    if (before_[index].sa_handler != SIG_IGN) sigaction(kSignals[index], &action, nullptr);
   }
 }
 
-Interrupt::~Interrupt() {
+SignalHandlers::~SignalHandlers() {
   for (std::size_t index = 0; index < kSignals.size(); ++index) sigaction(kSignals[index], &before_[index], nullptr);
 }
 
-int Interrupt::signal() { return requested; }
-
-EndAtOnce::EndAtOnce(bool termination_is_well) {
-  for (std::size_t index = 0; index < kSignals.size(); ++index) {
-    const bool ends_well = termination_is_well && kSignals[index] == SIGTERM;
-    before_[index] = replace_handler(kSignals[index], ends_well ? end_well : SIG_DFL);
-  }
+SignalHandlers note_signals() {
+  noted = 0;
+  return {note_signal, note_signal};
 }
 
-EndAtOnce::~EndAtOnce() {
-  for (std::size_t index = 0; index < kSignals.size(); ++index) sigaction(kSignals[index], &before_[index], nullptr);
-}
+int noted_signal() { return noted; }
+
+SignalHandlers end_at_signals(bool termination_is_well) { return {SIG_DFL, termination_is_well ? end_well : SIG_DFL}; }
 
 }  // namespace gpipe::train

@@ -6,34 +6,28 @@
 
 namespace gpipe::train {
 
-// While it lives, the first SIGINT or SIGTERM only sets a flag; the second one ends the process as usual. One at a
-// time.
-class Interrupt {
+// Handlers of SIGINT and SIGTERM, for as long as it lives; those from before then. Whoever started the program with a
+// signal ignored wants it ignored.
+class SignalHandlers {
  public:
-  Interrupt();
-  ~Interrupt();
-  Interrupt(const Interrupt&) = delete;
-  Interrupt& operator=(const Interrupt&) = delete;
+  using Handler = void (*)(int);
 
-  static bool is_requested() { return signal() != 0; }
-  // Which one came; 0 if none did.
-  static int signal();
+  SignalHandlers(Handler on_interrupt, Handler on_termination);
+  ~SignalHandlers();
+  SignalHandlers(const SignalHandlers&) = delete;
+  SignalHandlers& operator=(const SignalHandlers&) = delete;
 
  private:
   std::array<struct sigaction, 2> before_{};
 };
 
-// While it lives, inside of an Interrupt: nothing is left to be saved, and a signal ends the process at once; SIGTERM
-// with exit code 0 if that is well.
-class EndAtOnce {
- public:
-  explicit EndAtOnce(bool termination_is_well);
-  ~EndAtOnce();
-  EndAtOnce(const EndAtOnce&) = delete;
-  EndAtOnce& operator=(const EndAtOnce&) = delete;
+// While they live, the first SIGINT or SIGTERM is only noted; the second one ends the process as usual. One at a time.
+SignalHandlers note_signals();
+// Which one came since then; 0 if none did.
+int noted_signal();
 
- private:
-  std::array<struct sigaction, 2> before_{};
-};
+// While they live, inside of the others: nothing is left to be saved, and a signal ends the process at once; SIGTERM with
+// exit code 0 if that is well.
+SignalHandlers end_at_signals(bool termination_is_well);
 
 }  // namespace gpipe::train

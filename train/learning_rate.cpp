@@ -8,7 +8,6 @@
 
 #include "cli/command_line.h"
 #include "gpipe/error.h"
-#include "gpipe/text/json.h"
 
 namespace gpipe::train {
 namespace {
@@ -85,7 +84,7 @@ std::string LearningRate::in_words() const {
 
 std::string learning_rate_in_words(const std::string& json) {
   try {
-    const nlohmann::json fields = json_document(json);
+    const auto fields = nlohmann::json::parse(json);
     LearningRate rate;
     rate.schedule = parse_learning_rate_schedule(fields.at("schedule").get<std::string>());
     rate.peak = fields.at("peak").get<double>();
@@ -93,8 +92,6 @@ std::string learning_rate_in_words(const std::string& json) {
     rate.total_steps = fields.at("total_steps").get<std::int64_t>();
     rate.final_fraction = fields.at("final_fraction").get<double>();
     return rate.in_words();
-  } catch (const JsonProblem&) {
-    return json;
   } catch (const nlohmann::json::exception&) {
     return json;
   } catch (const InvalidArgument&) {

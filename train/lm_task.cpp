@@ -9,7 +9,6 @@
 #include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/text.h"
-#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 #include "train/model_file.h"
 
@@ -43,15 +42,21 @@ std::string hash_of_rows(const at::Tensor& tensor) {
   return content_hash_of({static_cast<const char*>(rows.data_ptr()), rows.nbytes()});
 }
 
-// Every line ends with the end token.
-TokenSequence encode(const std::vector<std::string>& lines, const data::Vocabulary& vocabulary) {
-  TokenSequence tokens;
+// Every line ends with the end token. Row i holds tokens [i * length, (i + 1) * length] of the text: a row's last token
+// is the next one's first.
+at::Tensor to_rows(const std::vector<std::string>& lines, const data::Vocabulary& vocabulary, std::int64_t length) {
+  std::vector<std::int64_t> tokens;
   for (const std::string& line : lines) {
     const TokenSequence line_tokens = vocabulary.encode(line);
     tokens.insert(tokens.end(), line_tokens.begin(), line_tokens.end());
     tokens.push_back(data::Vocabulary::kEnd);
   }
-  return tokens;
+  const std::int64_t num_rows = (static_cast<std::int64_t>(tokens.size()) - 1) / length;
+  if (num_rows < 1) {
+    throw data::DataError("the text", fmt::format("{} tokens do not make one sequence of {}", tokens.size(), length),
+                          "use a longer text or a smaller --sequence-length");
+  }
+  return at::tensor(tokens, at::kLong).slice(0, 0, num_rows * length + 1).unfold(0, length + 1, length).contiguous();
 }
 
 }  // namespace
@@ -62,32 +67,17 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
       models::language_model_options(model, vocabulary_size).max_length(max_length).dropout(dropout));
 }
 
-std::string lm_data_options(const LmTaskOptions& options) {
-  return options.text_files.empty() ? "--data, --data-dir" : "--text";
-}
-
 LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> vocabulary, bool only_test)
     : options_(options), vocabulary_(std::move(vocabulary)) {
   const data::TextCorpus corpus = read_corpus(options_);
   if (!vocabulary_) vocabulary_ = train_vocabulary(corpus.train, options_);
-  dev_ = to_rows(encode(corpus.dev, *vocabulary_), options_.sequence_length);
+  dev_ = to_rows(corpus.dev, *vocabulary_, options_.sequence_length);
   if (only_test) return;
-  training_ = to_rows(encode(corpus.train, *vocabulary_), options_.sequence_length);
+  training_ = to_rows(corpus.train, *vocabulary_, options_.sequence_length);
   data::BatchOptions batching;
   batching.seed = options_.seed;
   batching.drop_last = training_.size(0) >= options_.batch_size;
   batches_.emplace(training_.size(0), options_.batch_size, batching);
-}
-
-at::Tensor LmTask::to_rows(const TokenSequence& tokens, std::int64_t length) {
-  const std::int64_t num_rows = (static_cast<std::int64_t>(tokens.size()) - 1) / length;
-  if (num_rows < 1) {
-    throw data::DataError("the text", fmt::format("{} tokens do not make one sequence of {}", tokens.size(), length),
-                          "use a longer text or a smaller --sequence-length");
-  }
-  const at::Tensor all =
-      at::tensor(at::IntArrayRef(std::vector<std::int64_t>(tokens.begin(), tokens.end())), at::kLong);
-  return all.slice(0, 0, num_rows * length + 1).unfold(0, length + 1, length).contiguous();
 }
 
 LayerChain LmTask::chain() const {
@@ -98,23 +88,22 @@ std::string LmTask::data_hash() const { return hash_of_rows(training_); }
 
 std::string LmTask::test_hash() const { return hash_of_rows(dev_); }
 
-TensorBatch LmTask::next_batch() {
-  const data::Batch batch = batches_->next();
+TensorBatch LmTask::to_tensors(const data::Batch& batch) const {
   const at::Tensor rows = training_.index_select(0, at::tensor(batch.samples, at::kLong));
   const at::Tensor input = rows.slice(1, 0, options_.sequence_length).contiguous();
   const at::Tensor target = rows.slice(1, 1).contiguous();
-  return {{input}, {target}, target.numel(), batch.position, batch.next};
+  return {{input}, {target}, target.numel(), {}, {}};
 }
 
-PipelineImpl::Loss LmTask::loss() const { return token_loss({options_.label_smoothing, kNoPadding}); }
+PipelineImpl::Loss LmTask::loss() const { return token_loss(options_.label_smoothing, kNoPadding); }
 
-std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const EvaluationHooks& hooks) {
+std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, const GoesOn& goes_on) {
   double sum = 0;
   for (std::int64_t begin = 0; begin < dev_.size(0); begin += options_.batch_size) {
-    if (hooks.stop()) return {};
-    hooks.progress({"evaluate", unit(), begin * options_.sequence_length, dev_.size(0) * options_.sequence_length});
+    const std::int64_t length = options_.sequence_length;
+    if (!goes_on({"evaluate", unit(), begin * length, dev_.size(0) * length})) return {};
     const at::Tensor rows = dev_.slice(0, begin, std::min(begin + options_.batch_size, dev_.size(0)));
-    const at::Tensor logits = pipeline->forward(rows.slice(1, 0, options_.sequence_length).contiguous());
+    const at::Tensor logits = pipeline->forward(rows.slice(1, 0, length).contiguous());
     sum += summed_cross_entropy(logits, rows.slice(1, 1), kNoPadding);
   }
   const double mean = sum / static_cast<double>(dev_.size(0) * options_.sequence_length);

@@ -32,9 +32,6 @@ LayerChain language_chain(const std::string& model, std::int64_t vocabulary_size
 // What the file of a model calls the data that came from --text.
 constexpr const char* kOwnText = "own text";
 
-// The options that say what text these are of.
-std::string lm_data_options(const LmTaskOptions& options);
-
 class LmTask : public Task {
  public:
   // Reads the text and trains the vocabulary, or takes the one that is given. With `only_test`, there are no batches.
@@ -43,25 +40,19 @@ class LmTask : public Task {
 
   LayerChain chain() const override;
   const char* unit() const override { return "tokens"; }
-  std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
   std::string test_hash() const override;
-  TensorBatch next_batch() override;
-  void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 
  private:
-  // Row i holds tokens [i * length, (i + 1) * length] of the text: a row's last token is the next one's first.
-  static at::Tensor to_rows(const TokenSequence& tokens, std::int64_t length);
-
+  TensorBatch to_tensors(const data::Batch& batch) const override;
   LmTaskOptions options_;
   std::optional<data::Vocabulary> vocabulary_;
   at::Tensor training_;  // [rows, sequence_length + 1]
   at::Tensor dev_;
-  std::optional<data::Batches> batches_;
 };
 
 }  // namespace gpipe::train

@@ -5,13 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstring>
 #include <new>
 #include <set>
 
 #include "cli/files.h"
 #include "cli/quantity.h"
-#include "gpipe/model/no_init_scope.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -43,10 +41,8 @@ std::optional<std::int64_t> num_elements(const LayerChain& chain, int layer, con
 }  // namespace
 
 std::pair<std::string, at::Tensor> vocabulary_tensor(const data::Vocabulary& vocabulary) {
-  const std::string& bytes = vocabulary.bytes();
-  at::Tensor tensor = at::empty({static_cast<std::int64_t>(bytes.size())}, at::kByte);
-  std::memcpy(tensor.data_ptr(), bytes.data(), bytes.size());
-  return {kVocabulary, tensor};
+  std::string bytes = vocabulary.bytes();
+  return {kVocabulary, at::from_blob(bytes.data(), {static_cast<std::int64_t>(bytes.size())}, at::kByte).clone()};
 }
 
 ModelFile::ModelFile(const std::string& path) : path_(path) {
@@ -69,11 +65,9 @@ std::int64_t ModelFile::number(const std::string& key, std::int64_t least, std::
   const std::string& word = text(key);
   std::int64_t value = 0;
   const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), value);
-  if (error != std::errc() || end != word.data() + word.size() || value < least || value > greatest) {
-    throw CheckpointError(fmt::format("{}: its {} is \"{}\", not a number from {} to {}; {}", path_, key, word, least,
-                                      greatest, kRemedy));
-  }
-  return value;
+  if (error == std::errc() && end == word.data() + word.size() && value >= least && value <= greatest) return value;
+  throw CheckpointError(
+      fmt::format("{}: its {} is \"{}\", not a number from {} to {}; {}", path_, key, word, least, greatest, kRemedy));
 }
 
 double ModelFile::real(const std::string& key) const {

@@ -3,8 +3,8 @@
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include "cli/text.h"
 #include "gpipe/error.h"
-#include "gpipe/text/nearest_name.h"
 
 namespace gpipe::train {
 namespace {
@@ -49,7 +49,7 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Te
         torch::optim::RMSpropOptions(kNoLearningRate).momentum(options.momentum).weight_decay(options.weight_decay));
   }
   throw InvalidArgument(fmt::format("there is no optimizer \"{}\"; did you mean \"{}\"?", options.name,
-                                    nearest_name(options.name, optimizer_names())));
+                                    cli::nearest_name(options.name, optimizer_names())));
 }
 
 int num_slots(const OptimizerOptions& options) {

@@ -1,9 +1,8 @@
-#include "train/profile_command.h"
-
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -13,11 +12,14 @@
 #include "cli/files.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/text/layout.h"
 #include "models/registry.h"
+#include "train/commands.h"
+#include "train/lm_task.h"
+#include "train/made_up_data.h"
 #include "train/option_group.h"
-#include "train/run_options.h"
+#include "train/translate_task.h"
 
 namespace gpipe::train {
 namespace {
@@ -33,11 +35,9 @@ struct ProfileCommand {
   int num_channels = 3;
   int num_classes = 10;
   int sequence_length = 128;
-  int vocabulary_size = 8000;
-  int repeats = 5;
-  double budget_seconds = 10;
+  std::optional<std::int64_t> vocabulary_size;  // that of the task in gpipe train, unless it is given
+  ProfileOptions profile;
   int num_threads = 1;
-  int busy_neighbours = 0;
   bool on_paper = false;
   std::optional<double> flops_per_second;
   std::string out;
@@ -56,10 +56,6 @@ struct Subject {
 
 Subject make_subject(const ProfileCommand& command) {
   const at::Device device = command.on_paper ? at::kMeta : at::kCPU;
-  const auto ids = [&](std::int64_t limit, std::vector<std::int64_t> shape) {
-    if (command.on_paper) return at::empty(shape, at::device(device).dtype(at::kLong));
-    return at::randint(limit, shape, at::kLong);
-  };
   const auto token_loss = [](const at::Tensor& target) {
     return [target](const Tensors& outputs) {
       return torch::nn::functional::cross_entropy(outputs.front().flatten(0, 1), target.flatten());
@@ -69,14 +65,16 @@ Subject make_subject(const ProfileCommand& command) {
   const std::int64_t length = command.sequence_length;
   switch (models::task_of(command.model)) {
     case models::Task::kLanguage: {
-      models::TransformerLmOptions options = models::language_model_options(command.model, command.vocabulary_size);
-      const at::Tensor tokens = ids(command.vocabulary_size, {rows, length});
+      const std::int64_t vocabulary = command.vocabulary_size.value_or(LmTaskOptions().vocabulary_size);
+      models::TransformerLmOptions options = models::language_model_options(command.model, vocabulary);
+      const at::Tensor tokens = made_up_ids(vocabulary, {rows, length}, device);
       return {models::transformer_lm(options.max_length(length)), {tokens}, token_loss(tokens)};
     }
     case models::Task::kTranslation: {
-      auto options = models::translation_model_options(command.model, command.vocabulary_size);
-      const at::Tensor source = ids(command.vocabulary_size, {rows, length});
-      const at::Tensor target = ids(command.vocabulary_size, {rows, length});
+      const std::int64_t vocabulary = command.vocabulary_size.value_or(TranslateTaskOptions().vocabulary_size);
+      auto options = models::translation_model_options(command.model, vocabulary);
+      const at::Tensor source = made_up_ids(vocabulary, {rows, length}, device);
+      const at::Tensor target = made_up_ids(vocabulary, {rows, length}, device);
       return {models::translation_transformer(options.max_length(length)), {source, target}, token_loss(target)};
     }
     case models::Task::kImage:
@@ -85,10 +83,8 @@ Subject make_subject(const ProfileCommand& command) {
   const LayerChain chain = models::make_image_model(
       command.model, models::ImageModelOptions().in_channels(command.num_channels).num_classes(command.num_classes));
   const at::Tensor images =
-      command.on_paper
-          ? at::empty({rows, command.num_channels, command.image_size, command.image_size}, at::device(device))
-          : at::randn({rows, command.num_channels, command.image_size, command.image_size});
-  const at::Tensor target = ids(command.num_classes, {rows});
+      made_up_images({rows, command.num_channels, command.image_size, command.image_size}, device);
+  const at::Tensor target = made_up_ids(command.num_classes, {rows}, device);
   return {chain, {images}, [target](const Tensors& outputs) {
             return torch::nn::functional::cross_entropy(outputs.front(), target);
           }};
@@ -102,30 +98,25 @@ std::string to_text(const Profile& profile) {
   std::vector<std::vector<std::string>> rows;
   LayerProfile sum;
   sum.name = "all";
-  const auto row = [&](const LayerProfile& layer, double input_grad, const std::string& working) {
-    rows.push_back({layer.name, time(layer.forward_seconds), time(layer.backward_seconds), time(input_grad),
-                    cli::format_bytes(layer.parameter_bytes), cli::format_bytes(layer.activation_bytes),
-                    layer.name == "all" ? "" : cli::format_bytes(layer.output_bytes), working});
+  sum.input_grad_seconds = 0;
+  const auto add_row = [&](const LayerProfile& layer, const std::string& output, const std::string& working) {
+    rows.push_back({layer.name, time(layer.forward_seconds), time(layer.backward_seconds),
+                    time(layer.input_grad_seconds.value_or(0)), cli::format_bytes(layer.parameter_bytes),
+                    cli::format_bytes(layer.activation_bytes), output, working});
   };
-  double input_grad = 0;
   for (const LayerProfile& layer : profile.layers) {
-    row(layer, layer.input_grad_seconds.value_or(0), cli::format_bytes(working_bytes(layer)));
+    add_row(layer, cli::format_bytes(layer.output_bytes), cli::format_bytes(working_bytes(layer)));
     sum.forward_seconds += layer.forward_seconds;
     sum.backward_seconds += layer.backward_seconds;
+    *sum.input_grad_seconds += layer.input_grad_seconds.value_or(0);
     sum.parameter_bytes += layer.parameter_bytes;
     sum.activation_bytes += layer.activation_bytes;
-    input_grad += layer.input_grad_seconds.value_or(0);
   }
-  row(sum, input_grad, "");
-  return to_table({{"layer", Align::kLeft},
-                   {fmt::format("forward {}", unit.name)},
-                   {fmt::format("backward {}", unit.name)},
-                   {fmt::format("of it inputs {}", unit.name)},
-                   {"parameters"},
-                   {"activations"},
-                   {"output"},
-                   {"working set"}},
-                  rows);
+  add_row(sum, "", "");
+  return cli::to_table(
+      {"<layer", fmt::format("forward {}", unit.name), fmt::format("backward {}", unit.name),
+       fmt::format("of it inputs {}", unit.name), "parameters", "activations", "output", "working set"},
+      rows);
 }
 
 void check(const ProfileCommand& command) {
@@ -134,17 +125,11 @@ void check(const ProfileCommand& command) {
     throw cli::UsageError("--flops counts on paper only: without it, layers are run and measured",
                           "add --on-paper, or leave --flops out");
   }
-  if (command.busy_neighbours > 0 && command.on_paper) {
+  if (command.profile.busy_neighbours > 0 && command.on_paper) {
     throw cli::UsageError("--busy-neighbours slow down layers that run, but on paper none does",
                           "leave out --busy-neighbours or --on-paper");
   }
   if (!command.out.empty()) cli::check_output_file(command.out, command.force);
-}
-
-// The first line of what libtorch says; the rest is about its own source.
-std::string first_line(const c10::Error& error) {
-  const std::string text = error.what_without_backtrace();
-  return text.substr(0, text.find('\n'));
 }
 
 // Runs the layers.
@@ -153,15 +138,13 @@ Profile measure(const ProfileCommand& command) {
   try {
     const Subject subject = make_subject(command);
     shape = fmt::format("of [{}]", fmt::join(subject.inputs.front().sizes(), ", "));
-    ProfileOptions options;
-    options.repeats = command.repeats;
-    options.budget_seconds = command.budget_seconds;
-    options.busy_neighbours = command.busy_neighbours;
-    if (command.flops_per_second) options.flops_per_second = *command.flops_per_second;
+    ProfileOptions options = command.profile;
+    options.flops_per_second = command.flops_per_second.value_or(options.flops_per_second);
     options.loss = subject.loss;
     return profile(subject.chain, subject.inputs, options);
   } catch (const c10::Error& error) {
-    const std::string text = first_line(error);
+    std::string text = error.what_without_backtrace();
+    text.erase(std::min(text.find('\n'), text.size()));  // the rest is about its own source
     if (text.find("can't allocate memory") != std::string::npos) {
       throw InvalidArgument(fmt::format(
           "{} and tensors {} do not fit into the memory of this machine; try a smaller size, fewer --samples, or "
@@ -196,19 +179,21 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   const OptionGroup model{sub, "Model"};
   model.add("MODEL", "--model", command->model, parse_word,
             "As gpipe train takes it: resnet18, amoebanet-d:6,64, transformer-lm:8,512,2048,8, t:3,512,4,128");
-  model.add("N", "--samples", command->num_samples, parse_size, "Of the micro-batch that is run [8]");
-  model.add("N", "--image", command->image_size, parse_size, "Height and width of an image [32]");
-  model.add("N", "--channels", command->num_channels, parse_size, "Of an image [3]");
-  model.add("N", "--classes", command->num_classes, cli::parse_count_to<kMostIds>, "[10]");
-  model.add("N", "--sequence", command->sequence_length, cli::parse_count_to<kMostIds>, "Tokens of a text [128]");
-  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count_to<kMostIds>, "[8000]");
+  model.add_default("N", "--samples", command->num_samples, parse_size, "Of the micro-batch that is run");
+  model.add_default("N", "--image", command->image_size, parse_size, "Height and width of an image");
+  model.add_default("N", "--channels", command->num_channels, parse_size, "Of an image");
+  model.add_default("N", "--classes", command->num_classes, cli::parse_count_to<kMostIds>, "");
+  model.add_default("N", "--sequence", command->sequence_length, cli::parse_count_to<kMostIds>, "Tokens of a text");
+  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count_to<kMostIds>,
+            fmt::format("[as gpipe train: lm {}, translate {}]", LmTaskOptions().vocabulary_size,
+                        TranslateTaskOptions().vocabulary_size));
   const OptionGroup measuring{sub, "Measuring"};
-  measuring.add("N", "--repeats", command->repeats, cli::parse_count, "Of which the median counts [5]");
-  measuring.add("SECONDS", "--budget", command->budget_seconds, cli::parse_seconds,
-                "No repeat is begun after this [10]");
-  measuring.add("N", "--threads", command->num_threads, cli::parse_threads, "Intra-op threads, as of a stage [1]");
-  measuring.add("N", "--busy-neighbours", command->busy_neighbours, cli::parse_more_threads,
-                "Cores to keep busy meanwhile, as the other stages on this machine will [0]");
+  measuring.add_default("N", "--repeats", command->profile.repeats, cli::parse_count, "Of which the median counts");
+  measuring.add_default("SECONDS", "--budget", command->profile.budget_seconds, cli::parse_seconds,
+                        "No repeat is begun after this");
+  measuring.add_default("N", "--threads", command->num_threads, cli::parse_threads, "Intra-op threads, as of a stage");
+  measuring.add_default("N", "--busy-neighbours", command->profile.busy_neighbours, cli::parse_more_threads,
+                        "Cores to keep busy meanwhile, as the other stages on this machine will");
   measuring.add_flag("--on-paper", command->on_paper,
                      "Count operations instead of running them; takes no memory, whatever the model's size");
   measuring.add("X", "--flops", command->flops_per_second, cli::parse_speed,

@@ -11,8 +11,8 @@
 
 #include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
 #include "gpipe/launch/world.h"
-#include "gpipe/text/printable.h"
 
 namespace gpipe::train {
 namespace {
@@ -23,10 +23,6 @@ constexpr const char* kEraseLine = "\r\x1b[K";
 std::string count_of(const char* what, std::int64_t at, std::int64_t of) {
   if (at <= 0 && of <= 0) return "";
   return of > 0 ? fmt::format("{} {}/{}", what, at, of) : fmt::format("{} {}", what, at);
-}
-
-std::string format_rate(double rate) {
-  return rate >= 99.95 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
 }
 
 std::string format_peaks(const std::vector<std::int64_t>& peak_bytes) {
@@ -53,6 +49,10 @@ std::vector<std::string> parts(const Progress& progress) {
 
 }  // namespace
 
+std::string format_rate(double rate) {
+  return rate >= 99.95 ? fmt::format("{:.0f}", rate) : fmt::format("{:.3g}", rate);
+}
+
 std::string format_duration(double seconds) {
   constexpr double kLongest = 1e9;
   if (!std::isfinite(seconds) || seconds > kLongest) return "?";
@@ -65,23 +65,18 @@ std::string format_duration(double seconds) {
 }
 
 std::string progress_line(const Progress& progress, std::size_t width) {
-  std::string line = printable(progress.phase).substr(0, width);
-  for (const std::string& part : parts(progress)) {
-    if (line.size() + 2 + part.size() > width) break;
-    line += "  " + part;
-  }
-  return line;
+  return ProgressLayout().line(progress, width);
 }
 
 std::string ProgressLayout::line(const Progress& progress, std::size_t width) {
-  std::vector<std::string> fields = parts(progress);
+  const std::vector<std::string> fields = parts(progress);
   if (width != width_ || progress.phase != phase_ || fields.size() != widths_.size()) {
     width_ = width;
     phase_ = progress.phase;
     num_shown_ = fields.size();
     widths_.assign(fields.size(), 0);
   }
-  std::string line = printable(progress.phase).substr(0, width);
+  std::string line = cli::printable(progress.phase).substr(0, width);
   std::size_t end = line.size();  // with the blanks that fill the last field up
   for (std::size_t field = 0; field < num_shown_; ++field) {
     widths_[field] = std::max(widths_[field], fields[field].size());
@@ -128,12 +123,6 @@ void ProgressReporter::update(const Progress& progress, double now_seconds) {
   } else {
     write_(line + "\n");
   }
-}
-
-void ProgressReporter::keep(const Progress& progress, double now_seconds) {
-  clear();
-  write_(fitting_line(progress) + "\n");
-  last_seconds_ = now_seconds;
 }
 
 void ProgressReporter::print(std::string_view line) {

@@ -56,6 +56,9 @@ struct Evaluated {
 // "evaluate  samples 2048/10000  1523 samples/s  ETA 0:05": `seconds` after the beginning of the phase.
 Progress progress_of(const Evaluated& evaluated, double seconds);
 
+// "1523", "8.37"
+std::string format_rate(double rate);
+
 // "0:07", "1:05", "2:03:04", "3 d 04:00"
 std::string format_duration(double seconds);
 
@@ -84,9 +87,6 @@ class ProgressReporter {
 
   // After a step. Cheap, and silent unless the interval has passed.
   void update(const Progress& progress, double now_seconds);
-
-  // At the end of an epoch or of the training: a line that stays, whenever the last one was.
-  void keep(const Progress& progress, double now_seconds);
 
   // A message of other kind, above the live line.
   void print(std::string_view line);

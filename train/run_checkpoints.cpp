@@ -7,17 +7,10 @@
 #include <sstream>
 #include <vector>
 
-#include "cli/quantity.h"
 #include "cli/terminal.h"
+#include "cli/text.h"
+#include "cli/wrap.h"
 #include "data/data_error.h"
-#include "gpipe/checkpoint/checkpoint_ranks.h"
-#include "gpipe/checkpoint/optimizer_state.h"
-#include "gpipe/checkpoint/weights.h"
-#include "gpipe/checkpoint_files/checkpoint_lock.h"
-#include "gpipe/execute/all_ranks.h"
-#include "gpipe/launch/world.h"
-#include "gpipe/text/layout.h"
-#include "gpipe/text/printable.h"
 #include "train/checkpoint_dir.h"
 
 namespace gpipe::train {
@@ -43,23 +36,21 @@ std::vector<std::string> candidates(const Pipeline& pipeline, const std::string&
 }
 
 // The learning rate follows its schedule; all else is as it was saved.
-std::string kept_options(const std::vector<OptimizerGroup>& wanted, const std::vector<OptimizerGroup>& saved) {
+std::string kept_options(const OptimizerOptions& wanted, const std::map<std::string, double>& saved) {
   std::string notes;
-  for (const auto& [name, value] : saved.front().options) {
-    const double given = wanted.front().options.at(name);
-    if (name == "lr" || given == value) continue;
+  for (const auto& [name, given] :
+       {std::make_pair("momentum", wanted.momentum), std::make_pair("weight_decay", wanted.weight_decay)}) {
+    const auto kept = saved.find(name);
+    if (kept == saved.end() || kept->second == given) continue;
     std::string words = name;
     std::replace(words.begin(), words.end(), '_', ' ');
-    notes += fmt::format("note: the {} stays {}, as the training was begun with, and is not {}\n", words, value, given);
+    notes += fmt::format("note: the {} stays {}, as the training was begun with, and is not {}\n", words, kept->second,
+                         given);
   }
   return notes;
 }
 
 }  // namespace
-
-std::string checkpoint_to_resume(const TrainerOptions& options) {
-  return options.resume ? latest_checkpoint(options.checkpoint_dir) : "";
-}
 
 RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, const LearningRate& learning_rate)
     : options_(options),
@@ -69,12 +60,10 @@ RunCheckpoints::RunCheckpoints(const TrainerOptions& options, const Task& task, 
       writer_(options.checkpoint_dir, SaveOptions{options.retention, 0, nullptr}) {}
 
 void RunCheckpoints::lock(const Pipeline& pipeline) {
-  tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) {
-    if (read_world().rank == 0) lock_ = lock_checkpoints(real_file_system(), options_.checkpoint_dir);
-  });
-  if (lock_ == nullptr || lock_->problem().empty()) return;
+  const std::string problem = writer_.lock(pipeline);
+  if (problem.empty()) return;
   cli::print(fmt::format("note: {} cannot be locked ({}): see to it that no other training saves there\n",
-                         options_.checkpoint_dir, lock_->problem()));
+                         options_.checkpoint_dir, problem));
 }
 
 void RunCheckpoints::remove_earlier() const {
@@ -92,7 +81,7 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   std::string first_error;
   for (const std::string& path : candidates(pipeline, options_.checkpoint_dir)) {
     try {
-      manifest = read_checked_manifest(*pipeline, path);
+      manifest = read_checked_manifest(pipeline, path);
       resumed.path = path;
       break;
     } catch (const CheckpointError& error) {
@@ -122,9 +111,8 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   }
   LoadOptions unchecked;
   unchecked.check_hashes = false;  // just done
-  const std::vector<OptimizerGroup> wanted = state_of(optimizer, *pipeline).groups;
   const TrainingState state = load_checkpoint(resumed.path, pipeline, optimizer, unchecked);
-  resumed.notes += kept_options(wanted, manifest.groups);
+  resumed.notes += kept_options(options_.optimizer, manifest.groups.front().options);
   for (const std::string& warning : state.warnings) resumed.notes += fmt::format("note: {}\n", warning);
   resumed.step = state.step;
   try {
@@ -135,23 +123,21 @@ std::optional<RunCheckpoints::Resumed> RunCheckpoints::resume(Pipeline& pipeline
   if (state.learning_rate != learning_rate_.to_json()) {
     const std::string note =
         fmt::format("note: the learning rate is now {}; before, it was {}", learning_rate_.in_words(),
-                    printable(learning_rate_in_words(state.learning_rate)));
-    resumed.notes += wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
+                    cli::printable(learning_rate_in_words(state.learning_rate)));
+    resumed.notes += cli::wrapped(note, kNoteWidth - kNoteIndent, kNoteIndent) + "\n";
   }
-  const int num_replicas = pipeline->world().num_replicas;
-  if (manifest.layout.num_replicas != num_replicas) {
-    resumed.notes += fmt::format("note: there were {} replicas, and now there are {}: the last bits will differ\n",
-                                 manifest.layout.num_replicas, num_replicas);
-  }
-  if (manifest.layout.num_micro_batches != pipeline->options().num_micro_batches()) {
-    resumed.notes += fmt::format("note: there were {} micro-batches, and now there are {}: the last bits will differ\n",
-                                 manifest.layout.num_micro_batches, pipeline->options().num_micro_batches());
-  }
+  const auto note_change = [&](const char* what, int before, int now) {
+    if (before == now) return;
+    resumed.notes +=
+        fmt::format("note: there were {} {}, and now there are {}: the last bits will differ\n", before, what, now);
+  };
+  note_change("replicas", manifest.layout.num_replicas, pipeline->world().num_replicas);
+  note_change("micro-batches", manifest.layout.num_micro_batches, pipeline->options().num_micro_batches());
   return resumed;
 }
 
-double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
-                            const data::Position& position) {
+void RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
+                          const data::Position& position) {
   TrainingState state;
   state.step = step;
   state.data_position = to_json(position);
@@ -159,12 +145,9 @@ double RunCheckpoints::save(const Pipeline& pipeline, torch::optim::Optimizer& o
   state.notes = notes_;
   state.metadata = task_.metadata();
   state.added = task_.added_tensors();
-  const double pause = writer_.save(pipeline, optimizer, state);
+  writer_.save(pipeline, optimizer, state);
   last_step_ = step;
-  return pause;
 }
-
-void RunCheckpoints::poll() { writer_.poll(); }
 
 void RunCheckpoints::finish() {
   const std::optional<SavedCheckpoint> saved = writer_.wait();

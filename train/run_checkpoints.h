@@ -2,21 +2,16 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <string>
 
 #include "data/batches.h"
 #include "gpipe/gpipe.h"
-#include "gpipe/os/file_lock.h"
 #include "train/learning_rate.h"
 #include "train/task.h"
 #include "train/trainer.h"
 
 namespace gpipe::train {
-
-// The checkpoint that a run with these options goes on from; empty if it begins anew.
-std::string checkpoint_to_resume(const TrainerOptions& options);
 
 class RunCheckpoints {
  public:
@@ -41,11 +36,11 @@ class RunCheckpoints {
   // refused any more.
   void remove_earlier() const;
 
-  // Begins to save; returns the seconds that the training was held up. Throws what was wrong with the save before.
-  double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
-              const data::Position& position);
+  // Begins to save. Throws what was wrong with the save before.
+  void save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, std::int64_t step,
+            const data::Position& position);
   // After every step: see CheckpointWriter::poll.
-  void poll();
+  void poll() { writer_.poll(); }
   // When the last one is written. Throws what was wrong with it.
   void finish();
 
@@ -57,7 +52,6 @@ class RunCheckpoints {
   const Task& task_;
   const LearningRate& learning_rate_;
   const std::map<std::string, std::string> notes_;  // by which a checkpoint is known to be of these data
-  std::shared_ptr<const FileLock> lock_;            // of the first rank
   CheckpointWriter writer_;
   std::int64_t last_step_ = -1;
 };

@@ -10,11 +10,9 @@
 #include "cli/quantity.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
-#include "gpipe/os/input_file.h"
 #include "gpipe/schedule/registry.h"
 #include "train/checkpoint_dir.h"
 #include "train/option_group.h"
-#include "train/run_checkpoints.h"
 
 namespace gpipe::train {
 namespace {
@@ -41,67 +39,56 @@ int parse_stages(std::string_view word) { return word == "auto" ? 0 : parse_coun
 
 void add_pipeline_options(CLI::App& command, RunOptions& options) {
   const OptionGroup group{command, "Pipeline"};
-  CLI::Option* const stages =
-      group.add("K", "--stages", options.num_stages, parse_stages,
-                "Workers, one thread each, or one process each under a launcher; auto: as many as there are processes, "
-                "or 2 threads [auto]");
-  CLI::Option* const micro_batches = group.add("M", "--micro-batches", options.num_micro_batches, parse_micro_batches,
-                                               fmt::format("Slices of a mini-batch [{}]", options.num_micro_batches));
-  CLI::Option* const schedule = group.add("NAME", "--schedule", options.schedule, parse_schedule,
-                                          "gpipe, 1f1b, interleaved or looped-bfs [1f1b]");
-  CLI::Option* const chunks =
-      group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
-  CLI::Option* const recompute = group.add(
+  group.add("K", "--stages", options.num_stages, parse_stages,
+            "Workers, one thread each, or one process each under a launcher; auto: as many as there are processes, "
+            "or 2 threads [auto]");
+  group.add_default("M", "--micro-batches", options.num_micro_batches, parse_micro_batches, "Slices of a mini-batch");
+  group.add_default("NAME", "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs");
+  group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
+  group.add_default(
       "MODE", "--recompute", options.recompute, parse_recompute,
       "Redo forwards in the backward pass to save memory: always, except-last (all micro-batches but the last), never, "
-      "or auto, what --memory-limit asks for [never]");
+      "or auto, what --memory-limit asks for");
   group.add("SIZE", "--memory-limit", options.memory_limit_bytes, cli::parse_bytes,
             "Bytes a stage may hold, such as 2GiB; more is refused [unlimited]");
-  CLI::Option* const balance = group.add("N,N,...", "--balance", options.balance, parse_balance,
-                                         "Layers of each stage, such as 5,4 [by profiling]");
+  group.add("N,N,...", "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]");
   CLI::Option* const plan = group.add("FILE", "--plan", options.plan_path, parse_path,
                                       "What 'gpipe plan --out' wrote, instead of the six that it decides: --stages, "
                                       "--micro-batches, --schedule, --chunks, --recompute, --balance");
-  for (CLI::Option* const decided : {stages, micro_batches, schedule, chunks, recompute, balance})
-    plan->excludes(decided);
-  group.add("N", "--threads-per-stage", options.threads_per_stage, cli::parse_threads,
-            "Intra-op threads of a worker [1]");
-  group.add("N", "--seed", options.seed, parse_index, "Of weights, order and dropout [0]");
+  for (const char* const decided :
+       {"--stages", "--micro-batches", "--schedule", "--chunks", "--recompute", "--balance"}) {
+    plan->excludes(command.get_option(decided));
+  }
+  group.add_default("N", "--threads-per-stage", options.threads_per_stage, cli::parse_threads,
+                    "Intra-op threads of a worker");
+  group.add_default("N", "--seed", options.seed, parse_index, "Of weights, order and dropout");
 }
 
 void add_optimizer_options(CLI::App& command, TrainerOptions& options) {
   const OptionGroup group{command, "Optimization"};
-  group.add("N", "--epochs", options.num_epochs, parse_count,
-            fmt::format("Times through the data [{}]", options.num_epochs));
+  group.add_default("N", "--epochs", options.num_epochs, parse_count, "Times through the data");
   group.add("N", "--steps", options.num_steps, parse_count, "Mini-batches, instead of --epochs");
-  group.add("NAME", "--optimizer", options.optimizer.name, parse_optimizer,
-            fmt::format("adamw, adam, sgd or rmsprop [{}]", options.optimizer.name));
-  group.add("X", "--lr", options.learning_rate.peak, parse_number,
-            fmt::format("Learning rate, at its peak [{}]", options.learning_rate.peak));
-  group.add("NAME", "--lr-schedule", options.learning_rate.schedule, parse_learning_rate_schedule,
-            fmt::format("constant, inverse-sqrt, cosine or linear [{}]", name(options.learning_rate.schedule)));
+  group.add_default("NAME", "--optimizer", options.optimizer.name, parse_optimizer, "adamw, adam, sgd or rmsprop");
+  group.add_default("X", "--lr", options.learning_rate.peak, parse_number, "Learning rate, at its peak");
+  group.add_default("NAME", "--lr-schedule", options.learning_rate.schedule, parse_learning_rate_schedule,
+                    "constant, inverse-sqrt, cosine or linear");
   group.add("N", "--warmup", options.warmup_steps, parse_index,
             fmt::format("Steps in which the learning rate rises [{}, or a tenth of all]",
                         options.learning_rate.warmup_steps));
-  group.add("X", "--weight-decay", options.optimizer.weight_decay, parse_number,
-            fmt::format("[{}]", options.optimizer.weight_decay));
-  group.add("X", "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop [0.9]");
-  group.add("X", "--clip", options.clip_norm, parse_number,
-            fmt::format("Largest norm of the gradient, 0 for none [{}]", options.clip_norm));
-  group.add("TYPE", "--precision", options.precision, parse_precision, "float32 or bf16 (autocast) [float32]");
+  group.add_default("X", "--weight-decay", options.optimizer.weight_decay, parse_number, "");
+  group.add_default("X", "--momentum", options.optimizer.momentum, parse_fraction, "Of sgd and rmsprop");
+  group.add_default("X", "--clip", options.clip_norm, parse_number, "Largest norm of the gradient, 0 for none");
+  group.add_default("TYPE", "--precision", options.precision, parse_precision, "float32 or bf16 (autocast)");
 }
 
 void add_file_options(CLI::App& command, TrainerOptions& options) {
   const OptionGroup group{command, "Files"};
-  const auto add_file = [&](const char* name, std::string& target, const char* description, const char* type) {
-    group.add(type, name, target, parse_path, description);
-  };
-  add_file("--weights", options.weights_path,
-           "Begin with these weights (safetensors, or a checkpoint) instead of fresh ones", "FILE");
-  add_file("--save", options.save_path, "Keep the weights here (safetensors)", "FILE");
-  add_file("--trace", options.trace_path, "Write the last step as a trace for Perfetto", "FILE");
-  add_file("--metrics", options.metrics_path, "Write a line of JSON a step", "FILE");
-  add_file("--tensorboard", options.tensorboard_dir, "Write event files for TensorBoard", "DIR");
+  group.add("FILE", "--weights", options.weights_path, parse_path,
+            "Begin with these weights (safetensors, or a checkpoint) instead of fresh ones");
+  group.add("FILE", "--save", options.save_path, parse_path, "Keep the weights here (safetensors)");
+  group.add("FILE", "--trace", options.trace_path, parse_path, "Write the last step as a trace for Perfetto");
+  group.add("FILE", "--metrics", options.metrics_path, parse_path, "Write a line of JSON a step");
+  group.add("DIR", "--tensorboard", options.tensorboard_dir, parse_path, "Write event files for TensorBoard");
   group.add_flag("--force", options.force, "Replace plain files that are there already");
 }
 
@@ -131,7 +118,7 @@ void check_checkpoint_options(const TrainerOptions& options) {
     throw cli::UsageError("--keep-every means nothing without --keep-last: all checkpoints are kept",
                           "add --keep-last N, or leave it out");
   }
-  if (is_there(options.checkpoint_dir) && !is_folder(options.checkpoint_dir)) {
+  if (cli::is_there(options.checkpoint_dir) && !cli::is_folder(options.checkpoint_dir)) {
     throw cli::UsageError(fmt::format("--checkpoint-dir '{}' is not a folder", options.checkpoint_dir),
                           "name another one");
   }
@@ -148,6 +135,8 @@ void check_checkpoint_options(const TrainerOptions& options) {
 int parse_micro_batches(std::string_view word) { return cli::parse_count_to<kMostMicroBatches>(word); }
 
 int parse_beam(std::string_view word) { return cli::parse_count_to<1000>(word); }
+
+std::vector<std::string> parse_paths(std::string_view words) { return cli::parse_list(words, parse_path); }
 
 double parse_fraction(std::string_view word) {
   const double value = parse_number(word);
@@ -205,7 +194,7 @@ PipelineOptions pipeline_options(const RunOptions& options) {
                                                       .balance(options.balance);
   return result.threads_per_stage(options.threads_per_stage)
       .seed(options.seed)
-      .measure_memory(options.measure_memory)
+      .measure_memory(true)
       .memory_limit_bytes(options.memory_limit_bytes)
       .optimizer_slots(num_slots(options.trainer.optimizer))
       .check_loss(true)
@@ -215,22 +204,21 @@ PipelineOptions pipeline_options(const RunOptions& options) {
 void check_run_options(const RunOptions& options) {
   const TrainerOptions& trainer = options.trainer;
   check_checkpoint_options(trainer);
-  const bool is_resumed = !checkpoint_to_resume(trainer).empty();
+  const bool is_resumed = trainer.resume && !latest_checkpoint(trainer.checkpoint_dir).empty();
   if (!is_resumed && !trainer.weights_path.empty()) cli::require_input(trainer.weights_path);
   const bool may_replace = trainer.force || is_resumed;  // the files of the training that is resumed
   const std::vector<std::pair<const char*, std::string>> outputs = {
       {"--save", trainer.save_path}, {"--trace", trainer.trace_path}, {"--metrics", trainer.metrics_path}};
-  for (std::size_t index = 0; index < outputs.size(); ++index) {
-    if (outputs[index].second.empty()) continue;
-    for (std::size_t other = 0; other < index; ++other) {
-      if (outputs[other].second.empty() || !cli::is_same_file(outputs[index].second, outputs[other].second)) continue;
-      throw cli::UsageError(
-          fmt::format("{} and {} both name '{}'", outputs[other].first, outputs[index].first, outputs[index].second),
-          "name two files");
+  for (const auto& [option, path] : outputs) {
+    if (path.empty()) continue;
+    for (const auto& [other, other_path] : outputs) {
+      if (&other == &option) break;
+      if (!cli::is_same_file(path, other_path)) continue;
+      throw cli::UsageError(fmt::format("{} and {} both name '{}'", other, option, path), "name two files");
     }
     if (read_world().rank != 0) continue;  // the first one writes them, and may have begun to
-    const auto check = index == 0 ? cli::check_replaced_file : cli::check_output_file;
-    check(outputs[index].second, may_replace);
+    const auto check = &path == &outputs.front().second ? cli::check_replaced_file : cli::check_output_file;
+    check(path, may_replace);
   }
 }
 

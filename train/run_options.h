@@ -24,7 +24,6 @@ struct RunOptions {
   std::string plan_path;  // instead of those above; read into trainer.plan
   int threads_per_stage = 1;
   std::uint64_t seed = 0;
-  bool measure_memory = true;
   TrainerOptions trainer;
 };
 
@@ -36,6 +35,8 @@ int parse_micro_batches(std::string_view word);
 // Hypotheses of a beam search, from 1 to 1000.
 int parse_beam(std::string_view word);
 double parse_fraction(std::string_view word);
+// "a,b"
+std::vector<std::string> parse_paths(std::string_view words);
 
 // What a launcher says besides the options: the number of stages, if that is left open, and whether this is a restart,
 // which goes on with what the start before has left. To be called first. Throws EnvironmentError.

@@ -2,14 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <numeric>
 #include <vector>
 
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/report/compare.h"
-#include "gpipe/simulate/simulate.h"
-#include "gpipe/text/layout.h"
-#include "gpipe/text/printable.h"
+#include "cli/text.h"
+#include "cli/wrap.h"
+#include "train/progress.h"
 #include "train/summary.h"
 
 namespace gpipe::train {
@@ -17,7 +17,6 @@ namespace {
 
 using cli::format_percent;
 using cli::format_seconds;
-using Rows = std::vector<std::vector<std::string>>;
 
 constexpr std::size_t kHeaderWidth = 80;
 constexpr std::size_t kHeaderIndent = 2;
@@ -48,7 +47,7 @@ std::string time_table(const TrainingResult& result) {
       result.seconds - result.step_seconds - result.update_seconds - result.data_seconds - result.checkpoint_seconds;
   const double actions =
       result.useful_seconds + result.recompute_seconds + result.imbalance_seconds + result.idle_seconds;
-  Rows rows;
+  std::vector<std::vector<std::string>> rows;
   const auto add = [&](const char* title, double seconds) {
     rows.push_back({title, format_seconds(seconds / num_steps / result.num_workers),
                     format_percent(total > 0 ? seconds / total : 0)});
@@ -62,7 +61,7 @@ std::string time_table(const TrainingResult& result) {
   add("waiting for data", result.num_workers * result.data_seconds);
   if (result.checkpoint_seconds > 0) add("saving checkpoints", result.num_workers * result.checkpoint_seconds);
   add("loop and reports", result.num_workers * outside);
-  return to_table({{"where the time went", Align::kLeft}, {"a step"}, {"share"}}, rows);
+  return cli::to_table({"<where the time went", "a step", "share"}, rows);
 }
 
 // The last step beside what the plan predicts. Nothing if it was another one: the rest of an epoch may make fewer
@@ -79,74 +78,72 @@ std::string compared_with(const Plan& plan, const TrainingResult& result) {
          to_text(compare(simulate(schedule_of(plan), plan.costs), measured, peaks), cli::output_width());
 }
 
-std::vector<StageSummary> stage_summaries(const TrainingResult& result, const Pipeline& pipeline,
-                                          const LayerChain& chain) {
-  std::vector<StageSummary> stages;
+//   stage  layers  parameters    busy     peak
+//       0  0-6          12345  91.2 %  120 MiB
+std::string stage_table(const TrainingResult& result, const Pipeline& pipeline, const LayerChain& chain) {
+  std::vector<std::vector<std::string>> rows;
   std::size_t first = 0;
   const std::vector<std::int64_t> layers = num_parameters_by_layer(chain);
   for (std::size_t stage = 0; stage < pipeline->layers_per_stage().size(); ++stage) {
     const std::size_t end = first + static_cast<std::size_t>(pipeline->layers_per_stage()[stage]);
-    StageSummary summary;
-    summary.layers = end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, end - 1);
-    for (; first < end; ++first) summary.num_parameters += layers[first];
-    summary.busy_fraction = result.makespan_seconds > 0 ? result.stage_seconds[stage] / result.makespan_seconds : 0;
-    if (stage < result.memory.size()) summary.peak_bytes = result.memory[stage].peak_bytes;
-    stages.push_back(summary);
+    const auto num_parameters = std::accumulate(layers.begin() + first, layers.begin() + end, std::int64_t{0});
+    const double busy = result.makespan_seconds > 0 ? result.stage_seconds[stage] / result.makespan_seconds : 0;
+    const std::int64_t peak_bytes = stage < result.memory.size() ? result.memory[stage].peak_bytes : 0;
+    rows.push_back({fmt::format("{}", stage),
+                    end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, end - 1),
+                    fmt::format("{}", num_parameters), format_percent(busy), cli::format_bytes(peak_bytes)});
+    first = end;
   }
-  return stages;
+  return cli::to_table({"stage", "<layers", "parameters", "busy", "peak"}, rows);
 }
 
 }  // namespace
 
 std::string describe_start(const Pipeline& pipeline, const Task& task) {
-  std::int64_t num_parameters = 0;
-  for (const at::Tensor& parameter : pipeline->parameters()) num_parameters += parameter.numel();
-  if (pipeline->world().size > 1) num_parameters = gpipe::num_parameters(task.chain());  // of all ranks
   const PipelineOptions& options = pipeline->options();
   const auto metadata = task.metadata();
   const std::string model =
-      fmt::format("{}: {} layers, {:.2f} million parameters", printable(metadata.at("gpipe.model")),
-                  pipeline->num_layers(), static_cast<double>(num_parameters) / 1e6);
+      fmt::format("{}: {} layers, {:.2f} million parameters", cli::printable(metadata.at("gpipe.model")),
+                  pipeline->num_layers(), static_cast<double>(num_parameters(task.chain())) / 1e6);
   const std::string split = fmt::format("{} stages, {} micro-batches, {}, {} batches an epoch", options.num_stages(),
                                         options.num_micro_batches(), options.schedule(), task.num_batches());
-  return wrapped(model, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n" +
-         wrapped(split, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n";
+  std::string lines;
+  for (const std::string& line : {model, split}) {
+    lines += cli::wrapped(line, kHeaderWidth - kHeaderIndent, kHeaderIndent) + "\n";
+  }
+  return lines;
 }
 
 std::string describe_end(const TrainingResult& result, const Pipeline& pipeline, const Task& task,
                          const TrainerOptions& options) {
-  TrainingSummary summary;
-  summary.ended = ending_text(result, options);
-  summary.num_steps = result.num_steps - result.first_step;
-  if (!result.checkpoint.empty()) summary.files.emplace_back("checkpoint", result.checkpoint);
-  const auto add_measures = [&] {
-    for (const Measure& measure : result.measures) summary.results.emplace_back(measure.name, measure.text);
-  };
-  if (summary.num_steps == 0) {
-    add_measures();
-    if (!options.save_path.empty() && result.num_steps > 0) summary.files.emplace_back("weights", options.save_path);
-    return "\n" + to_text(summary);
+  const std::int64_t steps = result.num_steps - result.first_step;
+  const auto num_steps = static_cast<double>(steps);
+  const auto num_items = static_cast<double>(result.num_items);
+  Facts facts = {
+      {"ended", ending_text(result, options)},
+      {"steps", with_rate(fmt::format("{} in {}", steps, format_duration(result.seconds)), num_steps, result.seconds)}};
+  if (steps > 0) {
+    facts.emplace_back(task.unit(), with_rate(fmt::format("{:.0f}", num_items), num_items, result.seconds));
+    facts.emplace_back("loss", fmt::format("{:.4f}", result.last_loss));
   }
-  summary.seconds = result.seconds;
-  summary.num_items = static_cast<double>(result.num_items);
-  summary.unit = task.unit();
-  summary.loss = result.last_loss;
-  summary.bubble_fraction = bubble_fraction(result);
-  if (options.plan) {
+  if (steps > 0 && options.plan) {
     const double predicted = options.plan->predicted_step_seconds;
-    const double measured = result.makespan_seconds / static_cast<double>(summary.num_steps);
-    summary.results.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}",
-                                                             predicted, measured, predicted / measured));
+    const double measured = result.makespan_seconds / num_steps;
+    facts.emplace_back("planned step", fmt::format("{:.4g} s predicted, {:.4g} s measured, ratio {:.2f}", predicted,
+                                                   measured, predicted / measured));
   }
-  add_measures();
+  for (const Measure& measure : result.measures) facts.emplace_back(measure.name, measure.text);
+  if (steps > 0) facts.emplace_back("bubble", format_percent(bubble_fraction(result)));
+  if (!result.checkpoint.empty()) facts.emplace_back("checkpoint", result.checkpoint);
+  if (!options.save_path.empty() && result.num_steps > 0) facts.emplace_back("weights", options.save_path);
+  if (steps == 0) return "\n" + to_text(facts);
   for (const auto& [name, path] :
-       {std::make_pair("weights", options.save_path), std::make_pair("trace", options.trace_path),
-        std::make_pair("metrics", options.metrics_path), std::make_pair("events", options.tensorboard_dir)}) {
-    if (!path.empty()) summary.files.emplace_back(name, path);
+       {std::make_pair("trace", options.trace_path), std::make_pair("metrics", options.metrics_path),
+        std::make_pair("events", options.tensorboard_dir)}) {
+    if (!path.empty()) facts.emplace_back(name, path);
   }
-  summary.stages = stage_summaries(result, pipeline, task.chain());
   const std::string plan = options.plan ? "\n" + compared_with(*options.plan, result) : "";
-  return "\n" + time_table(result) + plan + "\n" + to_text(summary);
+  return "\n" + time_table(result) + plan + "\n" + to_text(facts) + "\n" + stage_table(result, pipeline, task.chain());
 }
 
 }  // namespace gpipe::train

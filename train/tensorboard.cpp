@@ -8,8 +8,7 @@
 #include <filesystem>
 
 #include "cli/files.h"
-#include "gpipe/os/network.h"
-#include "gpipe/text/crc32.h"
+#include "gpipe/launch/world.h"
 
 namespace gpipe::train {
 namespace {
@@ -33,17 +32,19 @@ std::string varint(std::uint64_t value) {
 
 std::string key(std::uint32_t field, WireType type) { return varint(field << 3 | type); }
 
-std::string double_field(std::uint32_t field, double value) {
-  std::uint64_t bits = 0;
+template <typename Bits, typename Number>
+std::string fixed_field(std::uint32_t field, WireType type, Number value) {
+  Bits bits = 0;
+  static_assert(sizeof bits == sizeof value);
   std::memcpy(&bits, &value, sizeof bits);
-  return key(field, kFixed64) + little_endian(bits);
+  return key(field, type) + little_endian(bits);
 }
 
-std::string float_field(std::uint32_t field, float value) {
-  std::uint32_t bits = 0;
-  std::memcpy(&bits, &value, sizeof bits);
-  return key(field, kFixed32) + little_endian(bits);
+std::string double_field(std::uint32_t field, double value) {
+  return fixed_field<std::uint64_t>(field, kFixed64, value);
 }
+
+std::string float_field(std::uint32_t field, float value) { return fixed_field<std::uint32_t>(field, kFixed32, value); }
 
 std::string integer_field(std::uint32_t field, std::int64_t value) {
   return key(field, kVarint) + varint(static_cast<std::uint64_t>(value));
@@ -69,8 +70,8 @@ std::FILE* create(const std::string& folder, double wall_seconds, std::string& p
   if (error) cli::throw_unwritable(folder, error.value());
   constexpr int kMostAttempts = 1000;
   for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-    path =
-        fmt::format("{}/events.out.tfevents.{:010.0f}.{}.{}.{}", folder, wall_seconds, host_name(), getpid(), attempt);
+    path = fmt::format("{}/events.out.tfevents.{:010.0f}.{}.{}.{}", folder, wall_seconds, read_world().host, getpid(),
+                       attempt);
     if (std::FILE* file = std::fopen(path.c_str(), "wbx"); file != nullptr) return file;
     if (errno != EEXIST) break;
   }
@@ -78,6 +79,17 @@ std::FILE* create(const std::string& folder, double wall_seconds, std::string& p
 }
 
 }  // namespace
+
+std::uint32_t masked_crc32c(std::string_view bytes) {
+  std::uint32_t remainder = 0xffffffff;
+  for (const char byte : bytes) {
+    remainder ^= static_cast<unsigned char>(byte);
+    // Castagnoli's polynomial 0x1edc6f41, with its bits reversed.
+    for (int bit = 0; bit < 8; ++bit) remainder = (remainder >> 1) ^ ((remainder & 1) != 0 ? 0x82f63b78 : 0);
+  }
+  const std::uint32_t crc = ~remainder;
+  return ((crc >> 15) | (crc << 17)) + 0xa282ead8;
+}
 
 std::string tfrecord(std::string_view data) {
   const std::string length = little_endian(static_cast<std::uint64_t>(data.size()));

@@ -9,6 +9,10 @@
 
 namespace gpipe::train {
 
+// CRC-32C as TensorFlow's records store it: rotated by 15 bits plus a constant, so that the checksum of data that holds
+// checksums is no special one.
+std::uint32_t masked_crc32c(std::string_view bytes);
+
 // A record of a TFRecord file: length, its checksum, `data`, its checksum; all little-endian.
 std::string tfrecord(std::string_view data);
 

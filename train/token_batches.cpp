@@ -7,12 +7,13 @@
 namespace gpipe::train {
 namespace {
 
-at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, const TokenLossOptions& options) {
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets, double label_smoothing,
+                         std::int64_t ignored) {
   return torch::nn::functional::cross_entropy(logits.flatten(0, 1).to(at::kFloat), targets.flatten(),
                                               torch::nn::functional::CrossEntropyFuncOptions()
                                                   .reduction(torch::kSum)
-                                                  .label_smoothing(options.label_smoothing)
-                                                  .ignore_index(options.ignored));
+                                                  .label_smoothing(label_smoothing)
+                                                  .ignore_index(ignored));
 }
 
 }  // namespace
@@ -30,17 +31,15 @@ at::Tensor to_padded(const std::vector<const TokenSequence*>& sequences, std::in
   return padded;
 }
 
-PipelineImpl::Loss token_loss(const TokenLossOptions& options) {
-  return [options](const Tensors& outputs, const Tensors& targets) {
-    return LossValue(cross_entropy(outputs.front(), targets.front(), options),
-                     targets.front().ne(options.ignored).sum());
+PipelineImpl::Loss token_loss(double label_smoothing, std::int64_t ignored) {
+  return [=](const Tensors& outputs, const Tensors& targets) {
+    return LossValue(cross_entropy(outputs.front(), targets.front(), label_smoothing, ignored),
+                     targets.front().ne(ignored).sum());
   };
 }
 
 double summed_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored) {
-  TokenLossOptions options;
-  options.ignored = ignored;
-  return cross_entropy(logits, targets, options).item<double>();
+  return cross_entropy(logits, targets, /*label_smoothing=*/0, ignored).item<double>();
 }
 
 }  // namespace gpipe::train

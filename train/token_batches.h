@@ -15,13 +15,9 @@ using TokenSequence = std::vector<std::int32_t>;
 // [N, longest], int64, shorter ones filled up with `pad`.
 at::Tensor to_padded(const std::vector<const TokenSequence*>& sequences, std::int32_t pad);
 
-struct TokenLossOptions {
-  double label_smoothing = 0;
-  std::int64_t ignored = -100;  // targets that do not count, such as padding
-};
-
-// The mean cross-entropy over the tokens of the mini-batch that count. Logits [N, T, V], targets [N, T].
-PipelineImpl::Loss token_loss(const TokenLossOptions& options);
+// The mean cross-entropy over the tokens of the mini-batch that count: targets that are `ignored`, such as padding, do
+// not. Logits [N, T, V], targets [N, T].
+PipelineImpl::Loss token_loss(double label_smoothing, std::int64_t ignored);
 
 // Sum over the tokens that count.
 double summed_cross_entropy(const at::Tensor& logits, const at::Tensor& targets, std::int64_t ignored);

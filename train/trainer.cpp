@@ -9,13 +9,13 @@
 #include <cmath>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "cli/files.h"
 #include "cli/terminal.h"
 #include "data/prefetch.h"
-#include "gpipe/model/autocast.h"
-#include "train/agreed_content.h"
+#include "train/agreed_options.h"
 #include "train/interrupt.h"
 #include "train/metrics_log.h"
 #include "train/progress.h"
@@ -25,34 +25,10 @@
 namespace gpipe::train {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
-double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
 // Since 1970.
 double wall_seconds() {
   return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
-
-// Operations that allow it run in bfloat16 while it lives.
-class Autocast {
- public:
-  explicit Autocast(bool is_on) : is_on_(is_on) {
-    if (!is_on_) return;
-    autocast::set_enabled(at::kCPU, true);
-    autocast::set_dtype(at::kCPU, at::kBFloat16);
-  }
-  ~Autocast() {
-    if (!is_on_) return;
-    autocast::set_enabled(at::kCPU, false);
-    at::autocast::clear_cache();
-  }
-  Autocast(const Autocast&) = delete;
-  Autocast& operator=(const Autocast&) = delete;
-
- private:
-  bool is_on_;
-};
 
 // Of the processes that train together, the first one reports and writes files.
 bool reports() { return read_world().rank == 0; }
@@ -83,7 +59,7 @@ class Trainer {
   }
 
   TrainingResult run() {
-    const Interrupt interrupt;
+    const SignalHandlers handlers = note_signals();
     try {
       take_steps();
     } catch (...) {
@@ -102,7 +78,7 @@ class Trainer {
     save();
     note_interrupt();
     if (result_.ending == Ending::kDone) {
-      const EndAtOnce at_once(/*termination_is_well=*/!result_.checkpoint.empty());
+      const SignalHandlers at_once = end_at_signals(/*termination_is_well=*/!result_.checkpoint.empty());
       progress_.print(fmt::format("step {}: evaluating", result_.num_steps));
       evaluate(/*is_last=*/true);
     }
@@ -139,7 +115,7 @@ class Trainer {
     } else {
       // Each rank takes those of its own layers, from a file that may have another path than elsewhere.
       const Safetensors content = load_model(path);
-      if (pipeline_->world().size > 1) agree_on(pipeline_, agreed_weights("--weights", content));
+      if (pipeline_->world().size > 1) agree_on(pipeline_, agreed_weights(content));
       load_weights(content, path, pipeline_);
     }
     if (!checkpoints_) return;
@@ -148,11 +124,11 @@ class Trainer {
   }
 
   // Whether the ranks were asked to end.
-  bool is_interrupted() { return any_rank(pipeline_, Interrupt::is_requested()); }
+  bool is_interrupted() { return any_rank(pipeline_, noted_signal() != 0); }
 
   void note_interrupt() {
     if (!is_interrupted() || result_.ending != Ending::kDone) return;
-    const bool is_preempted = any_rank(pipeline_, Interrupt::signal() == SIGTERM);
+    const bool is_preempted = any_rank(pipeline_, noted_signal() == SIGTERM);
     result_.ending = is_preempted ? Ending::kPreempted : Ending::kInterrupted;
   }
 
@@ -166,20 +142,20 @@ class Trainer {
         },
         kBatchesAhead);
     while (result_.num_steps < num_steps_ && result_.ending == Ending::kDone) {
-      const auto start = Clock::now();
+      const auto start = clock_seconds();
       const TensorBatch batch = *batches.next();
-      const double data_seconds = seconds_since(start);
+      const double data_seconds = clock_seconds() - start;
       if (take_step(batch)) {
         result_.data_seconds += data_seconds;
-        result_.seconds += seconds_since(start);
-        report(batch, seconds_since(start));
+        result_.seconds += clock_seconds() - start;
+        report(batch, clock_seconds() - start);
         const bool ends_epoch = result_.num_steps % task_.num_batches() == 0;
         if (ends_epoch && result_.num_steps < num_steps_) evaluate(/*is_last=*/false);
         const bool is_due = options_.checkpoint_every != 0 && result_.num_steps % options_.checkpoint_every == 0;
         if (is_due && result_.num_steps < num_steps_) {
           save_checkpoint();
         } else if (checkpoints_) {
-          poll_checkpoint();
+          try_to_save("the checkpoint before", [&] { checkpoints_->poll(); });
         }
       }
       note_interrupt();
@@ -196,18 +172,19 @@ class Trainer {
   bool take_step(const TensorBatch& batch) {
     set_learning_rate(*optimizer_, options_.learning_rate.at(result_.num_steps));
     drop_gradients();
-    const auto start = Clock::now();
+    const auto start = clock_seconds();
     StepResult step;
     try {
-      const Autocast autocast(options_.precision == Precision::kBf16);
+      std::optional<AutocastScope> autocast;
+      if (options_.precision == Precision::kBf16) autocast.emplace(at::kCPU, at::kBFloat16);
       step = pipeline_->train_step(replica_share(batch.inputs, world_), replica_share(batch.targets, world_),
                                    task_.loss());
     } catch (const NonFiniteLossError&) {
       result_.ending = Ending::kNotFinite;
       return false;
     }
-    const double step_seconds = seconds_since(start);
-    const auto update_start = Clock::now();
+    const double step_seconds = clock_seconds() - start;
+    const auto update_start = clock_seconds();
     constexpr double kUnlimited = std::numeric_limits<double>::infinity();
     const double norm = clip_grad_norm_(pipeline_, options_.clip_norm > 0 ? options_.clip_norm : kUnlimited);
     if (!std::isfinite(norm)) {
@@ -218,7 +195,7 @@ class Trainer {
     if (result_.num_steps == result_.first_step) pipeline_->book(*optimizer_);  // its state is there from now on
     result_.last_loss = step.loss.item<double>();
     result_.step_seconds += step_seconds;
-    result_.update_seconds += seconds_since(update_start);
+    result_.update_seconds += clock_seconds() - update_start;
     ++result_.num_steps;
     result_.num_items += batch.num_items;
     position_ = batch.next;
@@ -268,18 +245,17 @@ class Trainer {
     progress.learning_rate = learning_rate;
     for (const StageMemory& memory : result_.memory) progress.peak_bytes.push_back(memory.peak_bytes);
     progress_.update(progress, clock_seconds());
-    const std::vector<std::pair<std::string, double>> values = {
-        {"loss", result_.last_loss},
-        {"learning_rate", learning_rate},
-        {"items_per_second", static_cast<double>(batch.num_items) / seconds},
-        {"bubble_fraction", result_.last_timeline.bubble_fraction}};
-    log(values, batch.position.epoch);
+    log({{"loss", result_.last_loss},
+         {"learning_rate", learning_rate},
+         {"items_per_second", static_cast<double>(batch.num_items) / seconds},
+         {"bubble_fraction", result_.last_timeline.bubble_fraction}},
+        batch.position.epoch);
   }
 
   void log(const std::vector<std::pair<std::string, double>>& values, std::int64_t epoch) {
     if (metrics_) {
-      Metrics metrics = {{"step", result_.num_steps}, {"epoch", epoch + 1}};
-      for (const auto& [name, value] : values) metrics.emplace_back(name, value);
+      nlohmann::ordered_json metrics = {{"step", result_.num_steps}, {"epoch", epoch + 1}};
+      for (const auto& [name, value] : values) metrics[name] = value;
       metrics_->append(metrics);
     }
     if (tensorboard_) {
@@ -289,13 +265,16 @@ class Trainer {
 
   void evaluate(bool is_last) {
     const torch::NoGradGuard no_grad;
-    const Autocast autocast(options_.precision == Precision::kBf16);
+    std::optional<AutocastScope> autocast;
+    if (options_.precision == Precision::kBf16) autocast.emplace(at::kCPU, at::kBFloat16);
     pipeline_->eval();
-    EvaluationHooks hooks;
-    hooks.stop = [&] { return !is_last && is_interrupted(); };  // the last one ends at once
     EvaluationReporter reporter(progress_);
-    hooks.progress = [&](const Evaluated& evaluated) { reporter.update(evaluated, clock_seconds()); };
-    const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, hooks);
+    const auto goes_on = [&](const Evaluated& evaluated) {
+      if (!is_last && is_interrupted()) return false;  // the last one ends at once
+      reporter.update(evaluated, clock_seconds());
+      return true;
+    };
+    const std::vector<Measure> measures = task_.evaluate(pipeline_, is_last, goes_on);
     progress_.clear();
     pipeline_->train();
     if (measures.empty()) return;
@@ -312,24 +291,21 @@ class Trainer {
   }
 
   // On the way: what goes wrong is no reason to end the training.
-  void save_checkpoint() {
-    const auto start = Clock::now();
+  template <typename Work>
+  void try_to_save(const char* what, const Work& work) {
     try {
-      checkpoints_->save(pipeline_, *optimizer_, result_.num_steps, position_);
+      work();
     } catch (const CheckpointError& error) {
-      progress_.print(fmt::format("step {}: the checkpoint was not saved: {}", result_.num_steps, error.what()));
+      progress_.print(fmt::format("step {}: {} was not saved: {}", result_.num_steps, what, error.what()));
     }
-    const double seconds = seconds_since(start);
-    result_.checkpoint_seconds += seconds;
-    result_.seconds += seconds;
   }
 
-  void poll_checkpoint() {
-    try {
-      checkpoints_->poll();
-    } catch (const CheckpointError& error) {
-      progress_.print(fmt::format("step {}: the checkpoint before was not saved: {}", result_.num_steps, error.what()));
-    }
+  void save_checkpoint() {
+    const double start = clock_seconds();
+    try_to_save("the checkpoint", [&] { checkpoints_->save(pipeline_, *optimizer_, result_.num_steps, position_); });
+    const double seconds = clock_seconds() - start;
+    result_.checkpoint_seconds += seconds;
+    result_.seconds += seconds;
   }
 
   void save_last_checkpoint() {

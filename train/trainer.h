@@ -22,7 +22,7 @@ struct TrainerOptions {
   std::int64_t num_epochs = 1;
   std::int64_t num_steps = 0;  // if not 0: instead of the epochs
   LearningRate learning_rate;  // its total_steps are filled in
-  // NotedInput by the user; else that of learning_rate, or a tenth of the steps if that is less.
+  // Given by the user; else that of learning_rate, or a tenth of the steps if that is less.
   std::optional<std::int64_t> warmup_steps;
   OptimizerOptions optimizer;
   double clip_norm = 0;  // 0: gradients are not clipped

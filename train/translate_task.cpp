@@ -5,13 +5,13 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <set>
 
 #include "bleu/corpus_bleu.h"
 #include "data/data_dir.h"
 #include "data/data_error.h"
 #include "data/libreoffice_help.h"
-#include "gpipe/checkpoint/content_hash.h"
 #include "models/registry.h"
 #include "train/model_file.h"
 
@@ -165,27 +165,19 @@ std::string TranslateTask::data_hash() const { return hash_of(training_); }
 
 std::string TranslateTask::test_hash() const { return hash_of(dev_); }
 
-TensorBatch TranslateTask::next_batch() {
-  const data::Batch batch = batches_->next();
-  TensorBatch tensors = to_batch(training_, batch.samples);
-  tensors.position = batch.position;
-  tensors.next = batch.next;
-  return tensors;
-}
+TensorBatch TranslateTask::to_tensors(const data::Batch& batch) const { return to_batch(training_, batch.samples); }
 
-PipelineImpl::Loss TranslateTask::loss() const { return token_loss({options_.label_smoothing, Vocabulary::kPad}); }
+PipelineImpl::Loss TranslateTask::loss() const { return token_loss(options_.label_smoothing, Vocabulary::kPad); }
 
-std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const EvaluationHooks& hooks) const {
+std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const GoesOn& goes_on) const {
   constexpr std::int64_t kBatch = 64;
+  const auto num_pairs = static_cast<std::int64_t>(dev_.size());
   double sum = 0;
   std::int64_t num_tokens = 0;
-  for (std::size_t begin = 0; begin < dev_.size(); begin += kBatch) {
-    if (hooks.stop()) return std::nullopt;
-    hooks.progress({"evaluate", "sentences", static_cast<std::int64_t>(begin), static_cast<std::int64_t>(dev_.size())});
-    std::vector<std::int64_t> samples;
-    for (std::size_t sample = begin; sample < std::min(begin + kBatch, dev_.size()); ++sample) {
-      samples.push_back(static_cast<std::int64_t>(sample));
-    }
+  for (std::int64_t begin = 0; begin < num_pairs; begin += kBatch) {
+    if (!goes_on({"evaluate", "sentences", begin, num_pairs})) return std::nullopt;
+    std::vector<std::int64_t> samples(std::min(kBatch, num_pairs - begin));
+    std::iota(samples.begin(), samples.end(), begin);
     const TensorBatch batch = to_batch(dev_, samples);
     sum +=
         summed_cross_entropy(pipeline->forward_tensors(batch.inputs).front(), batch.targets.front(), Vocabulary::kPad);
@@ -194,13 +186,12 @@ std::optional<double> TranslateTask::dev_loss(Pipeline& pipeline, const Evaluati
   return sum / static_cast<double>(num_tokens);
 }
 
-void TranslateTask::add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, std::vector<Measure>& measures) const {
+void TranslateTask::add_bleu(Pipeline& pipeline, const GoesOn& goes_on, std::vector<Measure>& measures) const {
   TranslatorOptions decoding;
   decoding.beam_size = options_.beam_size;
   decoding.max_length = options_.max_length;
   decoding.on_progress = [&](std::size_t num_done, std::size_t num_lines) {
-    hooks.progress(
-        {"translate", "sentences", static_cast<std::int64_t>(num_done), static_cast<std::int64_t>(num_lines)});
+    goes_on({"translate", "sentences", static_cast<std::int64_t>(num_done), static_cast<std::int64_t>(num_lines)});
   };
   Pipeline whole = pipeline;
   if (pipeline->world().size > 1) {
@@ -213,36 +204,33 @@ void TranslateTask::add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, s
   const Translator translator(*whole, *vocabulary_, decoding);
   std::vector<std::string> sources;
   for (const SentencePair& pair : test_) sources.push_back(pair.source);
-  const std::vector<std::string> hypotheses = translator.translate(sources);
-  struct Segments {
+  const std::vector<std::string> all = translator.translate(sources);
+  // Of one language, or of all if it is empty.
+  const auto add = [&](const std::string& language, const std::string& name) {
     std::vector<std::string> hypotheses;
     std::vector<std::string> references;
-  };
-  std::map<std::string, Segments> by_language;
-  for (std::size_t index = 0; index < test_.size(); ++index) {
-    for (const std::string& key : {test_[index].language, std::string("all")}) {
-      by_language[key].hypotheses.push_back(hypotheses[index]);
-      by_language[key].references.push_back(test_[index].target);
+    for (std::size_t index = 0; index < test_.size(); ++index) {
+      if (!language.empty() && test_[index].language != language) continue;
+      hypotheses.push_back(all[index]);
+      references.push_back(test_[index].target);
     }
-  }
-  const auto add = [&](const std::string& language, const Segments& segments) {
-    const double score = bleu::corpus_bleu(segments.hypotheses, {segments.references}).score;
-    measures.push_back({"bleu_" + language, score,
-                        fmt::format("{:.2f} on {} sentences, {}", score, segments.hypotheses.size(),
+    const double score = bleu::corpus_bleu(hypotheses, {references}).score;
+    measures.push_back({"bleu_" + name, score,
+                        fmt::format("{:.2f} on {} sentences, {}", score, hypotheses.size(),
                                     bleu::signature(1, bleu::Tokenizer::k13a))});
   };
-  for (const auto& [language, segments] : by_language) {
-    if (language != "all") add(language, segments);
-  }
-  add("all", by_language["all"]);
+  std::set<std::string> languages;
+  for (const SentencePair& pair : test_) languages.insert(pair.language);
+  for (const std::string& language : languages) add(language, language);
+  add("", "all");
 }
 
-std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) {
-  const std::optional<double> loss = dev_loss(pipeline, hooks);
+std::vector<Measure> TranslateTask::evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) {
+  const std::optional<double> loss = dev_loss(pipeline, goes_on);
   if (!loss) return {};
   std::vector<Measure> measures = {{"dev_loss", *loss, fmt::format("{:.4f}", *loss)},
                                    {"dev_perplexity", std::exp(*loss), fmt::format("{:.2f}", std::exp(*loss))}};
-  if (is_last) add_bleu(pipeline, hooks, measures);
+  if (is_last) add_bleu(pipeline, goes_on, measures);
   return measures;
 }
 

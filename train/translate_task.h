@@ -42,17 +42,15 @@ class TranslateTask : public Task {
 
   LayerChain chain() const override;
   const char* unit() const override { return "tokens"; }
-  std::int64_t num_batches() const override { return batches_->num_batches(); }
   std::string data_hash() const override;
   std::string test_hash() const override;
-  TensorBatch next_batch() override;
-  void seek(const data::Position& position) override { batches_->seek(position); }
   PipelineImpl::Loss loss() const override;
-  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const EvaluationHooks& hooks) override;
+  std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) override;
   std::map<std::string, std::string> metadata() const override;
   NamedTensors added_tensors() const override;
 
  private:
+  TensorBatch to_tensors(const data::Batch& batch) const override;
   struct TokenPair {
     TokenSequence source;  // with the end token
     TokenSequence target;  // with begin and end
@@ -61,15 +59,14 @@ class TranslateTask : public Task {
   static std::string hash_of(const std::vector<TokenPair>& pairs);
   std::vector<TokenPair> encode(const std::vector<data::SentencePair>& pairs) const;
   TensorBatch to_batch(const std::vector<TokenPair>& pairs, const std::vector<std::int64_t>& samples) const;
-  std::optional<double> dev_loss(Pipeline& pipeline, const EvaluationHooks& hooks) const;
-  void add_bleu(Pipeline& pipeline, const EvaluationHooks& hooks, std::vector<Measure>& measures) const;
+  std::optional<double> dev_loss(Pipeline& pipeline, const GoesOn& goes_on) const;
+  void add_bleu(Pipeline& pipeline, const GoesOn& goes_on, std::vector<Measure>& measures) const;
 
   TranslateTaskOptions options_;
   std::optional<data::Vocabulary> vocabulary_;
   std::vector<TokenPair> training_;
   std::vector<TokenPair> dev_;
   std::vector<data::SentencePair> test_;
-  std::optional<data::Batches> batches_;
 };
 
 }  // namespace gpipe::train

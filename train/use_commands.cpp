@@ -1,5 +1,3 @@
-#include "train/use_commands.h"
-
 #include <fmt/format.h>
 #include <torch/torch.h>
 
@@ -10,27 +8,26 @@
 #include "cli/command_line.h"
 #include "cli/quantity.h"
 #include "cli/terminal.h"
-#include "gpipe/text/utf8.h"
+#include "cli/text.h"
 #include "models/registry.h"
+#include "train/commands.h"
 #include "train/generator.h"
 #include "train/lm_task.h"
 #include "train/model_file.h"
+#include "train/option_group.h"
 #include "train/run_options.h"
 #include "train/translator.h"
 
 namespace gpipe::train {
 namespace {
 
-using cli::add_value;
 using cli::parse_count;
 using cli::parse_index;
 using cli::parse_number;
 using cli::parse_path;
 
-CLI::Option* add_weights(CLI::App& command, std::string& path) {
-  return add_value(command, "--weights", path, parse_path, "What gpipe train --save has written, or a checkpoint")
-      ->type_name("FILE")
-      ->required();
+void add_weights(const OptionGroup& group, std::string& path) {
+  group.add("FILE", "--weights", path, parse_path, "What gpipe train --save has written, or a checkpoint")->required();
 }
 
 // One stage: there is nothing to overlap in reading a model.
@@ -44,26 +41,25 @@ Pipeline load_pipeline(const ModelFile& file, const LayerChain& chain) {
 
 struct TranslateTextCommand {
   std::string weights;
-  std::int64_t beam_size = 4;
-  double length_penalty = 0.6;
+  TranslatorOptions options;
 };
 
-int translate(const TranslateTextCommand& command) {
+int translate(TranslateTextCommand& command) {
   const ModelFile file(command.weights);
   file.require_task("translate", "translate");
   const data::Vocabulary vocabulary = file.vocabulary();
-  const std::int64_t max_length = file.number("gpipe.max_length", 2, kMaxLength);
+  command.options.max_length = file.number("gpipe.max_length", 2, kMaxLength);
   const Pipeline pipeline = load_pipeline(
       file,
       models::translation_transformer(models::translation_model_options(file.text("gpipe.model"), vocabulary.size())
-                                          .max_length(max_length)
+                                          .max_length(command.options.max_length)
                                           .logit_clip(file.real("gpipe.clip_logits"))));
-  const Translator translator(*pipeline, vocabulary, {command.beam_size, command.length_penalty, max_length, {}});
+  const Translator translator(*pipeline, vocabulary, command.options);
   // Line by line, so that it can be talked to.
   for (std::string line; std::getline(std::cin, line);) {
     // Sub-words of one byte can make anything, line breaks, too.
     const std::string translation = translator.translate({line}).front();
-    cli::print(normalized_space(repaired_utf8(translation)) + "\n");
+    cli::print(cli::on_one_line(translation) + "\n");
     cli::flush_output();
   }
   return cli::kDone;
@@ -93,10 +89,11 @@ std::string parse_text(std::string_view word) { return std::string(word); }
 void add_translate_command(CLI::App& app, cli::Run& chosen) {
   auto options = std::make_shared<TranslateTextCommand>();
   CLI::App& command = *app.add_subcommand("translate");
-  add_weights(command, options->weights);
-  add_value(command, "--beam", options->beam_size, parse_beam, "Hypotheses that are followed [4]")->type_name("N");
-  add_value(command, "--length-penalty", options->length_penalty, parse_number, "More favours longer sentences [0.6]")
-      ->type_name("X");
+  const OptionGroup group{command, "Options"};
+  add_weights(group, options->weights);
+  group.add_default("N", "--beam", options->options.beam_size, parse_beam, "Hypotheses that are followed");
+  group.add_default("X", "--length-penalty", options->options.length_penalty, parse_number,
+                    "More favours longer sentences");
   cli::set_help(
       command, {"gpipe translate --weights FILE [options] < LINES", "Translate lines into English with a trained model",
                 "Reads a sentence a line from standard input.",
@@ -107,15 +104,14 @@ void add_translate_command(CLI::App& app, cli::Run& chosen) {
 void add_generate_command(CLI::App& app, cli::Run& chosen) {
   auto options = std::make_shared<GenerateCommand>();
   CLI::App& command = *app.add_subcommand("generate");
-  add_weights(command, options->weights);
-  add_value(command, "--prompt", options->prompt, parse_text, "What the text begins with [nothing]")->type_name("TEXT");
-  add_value(command, "--tokens", options->options.num_tokens, parse_count, "How much of it [100]")->type_name("N");
-  add_value(command, "--temperature", options->options.temperature, parse_number,
-            "Less is more predictable; 0 is the most likely token each time [0.8]")
-      ->type_name("X");
-  add_value(command, "--top-k", options->options.top_k, parse_index, "Choose among so many, 0 for all [40]")
-      ->type_name("N");
-  add_value(command, "--seed", options->options.seed, parse_index, "[0]")->type_name("N");
+  const OptionGroup group{command, "Options"};
+  add_weights(group, options->weights);
+  group.add("TEXT", "--prompt", options->prompt, parse_text, "What the text begins with [nothing]");
+  group.add_default("N", "--tokens", options->options.num_tokens, parse_count, "How much of it");
+  group.add_default("X", "--temperature", options->options.temperature, parse_number,
+                    "Less is more predictable; 0 is the most likely token each time");
+  group.add_default("N", "--top-k", options->options.top_k, parse_index, "Choose among so many, 0 for all");
+  group.add_default("N", "--seed", options->options.seed, parse_index, "");
   cli::set_help(command, {"gpipe generate --weights FILE [options]", "Continue a text with a trained language model",
                           "", "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""});
   command.callback([&chosen, options] { chosen = [options] { return generate(*options); }; });

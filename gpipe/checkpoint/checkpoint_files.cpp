@@ -6,7 +6,7 @@
 #include <iterator>
 #include <thread>
 
-#include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/checkpoint/hashed_file.h"
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/os/input_file.h"

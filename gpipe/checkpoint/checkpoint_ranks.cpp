@@ -294,11 +294,11 @@ std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vec
   return share;
 }
 
-Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint) {
+Manifest read_checked_manifest(const Pipeline& pipeline, const std::string& checkpoint) {
   Manifest manifest;
-  tell_all_ranks(pipeline, "checking a checkpoint", [&](detail::WireRecord&) {
+  tell_all_ranks(*pipeline, "checking a checkpoint", [&](detail::WireRecord&) {
     manifest = read_manifest(checkpoint);
-    check_hashes(checkpoint, own_share(pipeline, manifest.files));
+    check_hashes(checkpoint, own_share(*pipeline, manifest.files));
   });
   return manifest;
 }

@@ -57,10 +57,6 @@ std::unique_ptr<PendingSave> begin_save(const Pipeline& pipeline, const std::str
 // The files that this rank is to check, so that all are checked once.
 std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vector<ManifestFile>& files);
 
-// The manifest of a checkpoint whose files all have their hashes. Each rank checks its share; all throw CheckpointError
-// together.
-Manifest read_checked_manifest(const PipelineImpl& pipeline, const std::string& checkpoint);
-
 // What load_checkpoint has to agree on. `path` as each rank was given it; the result is the checkpoint that rank 0 has
 // found there.
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path);

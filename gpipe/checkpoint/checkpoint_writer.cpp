@@ -4,9 +4,13 @@
 
 #include <chrono>
 #include <exception>
+#include <filesystem>
+#include <iterator>
 #include <utility>
 
 #include "gpipe/checkpoint/checkpoint_ranks.h"
+#include "gpipe/checkpoint_files/checkpoint_lock.h"
+#include "gpipe/os/input_file.h"
 
 namespace gpipe {
 
@@ -18,6 +22,25 @@ CheckpointWriter::~CheckpointWriter() {
     if (pending_ != nullptr && std::uncaught_exceptions() == 0 && pending_->can_finish()) finish();
   } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) see above: wait() tells
   }
+  if (is_folder_unused_ && lock_.use_count() == 1) remove_unused_folder();
+}
+
+std::string CheckpointWriter::lock(const Pipeline& pipeline) {
+  tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) {
+    if (pipeline->world().rank != 0) return;
+    is_folder_unused_ = !is_there(folder_);
+    lock_ = lock_checkpoints(options_.file_system(), folder_);
+  });
+  return lock_ == nullptr ? "" : lock_->problem();
+}
+
+// Unless there is something else in it than the lock. While that is held, so that nobody else has it.
+void CheckpointWriter::remove_unused_folder() {
+  std::error_code error;
+  const std::filesystem::directory_iterator files(folder_, error);
+  if (error || std::distance(begin(files), end(files)) > 1) return;
+  options_.file_system().unlink(folder_ + "/" + kLockName);
+  options_.file_system().rmdir(folder_);
 }
 
 void CheckpointWriter::finish() {
@@ -37,6 +60,7 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
                               const TrainingState& state) {
   const auto start = std::chrono::steady_clock::now();
   finish();
+  is_folder_unused_ = false;
   saved_.reset();
   pending_ = begin_save(pipeline, folder_, options_, [&] { return copied_snapshot(pipeline, optimizer, state); });
   lock_ = pending_->lock();

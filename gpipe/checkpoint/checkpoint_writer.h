@@ -15,7 +15,7 @@ class FileLock;
 class PendingSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
-// until the one before is written, and uses its memory again. From its first save on, it holds the folder: another
+// until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder: another
 // process that saves there gets an error.
 //
 // Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call
@@ -28,6 +28,11 @@ class CheckpointWriter {
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
+
+  // Takes the folder now, before its first save: for who looks at what is in it or changes it. Returns why that could not
+  // be done, as on a file system without locks; else nothing. A folder that was made for it, and in which nothing was
+  // saved, goes at the end. All ranks call it. Throws CheckpointError if another process holds the folder.
+  std::string lock(const Pipeline& pipeline);
 
   // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws
   // what went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
@@ -49,10 +54,12 @@ class CheckpointWriter {
   void finish();
   CheckpointSnapshot copied_snapshot(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                      const TrainingState& state);
+  void remove_unused_folder();
 
   std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
   const std::string folder_;
   const SaveOptions options_;
+  bool is_folder_unused_ = false;             // made by lock(), and nothing was saved there
   std::map<std::string, at::Tensor> copies_;  // by kind and name
   std::unique_ptr<PendingSave> pending_;      // the save that is on its way; null: none is
   std::optional<SavedCheckpoint> saved_;

@@ -11,7 +11,7 @@
 #include <optional>
 #include <set>
 
-#include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/checkpoint/hashed_file.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/input_file.h"
@@ -168,21 +168,6 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
   replace_file(files, path, [&](const std::string& temporary) { write(files, temporary, hashed, nullptr); });
 }
 
-DataHash take_data_hash(SafetensorsHeader& header, std::string_view file) {
-  const auto said = header.metadata.find(kDataHashKey);
-  if (said == header.metadata.end()) return {};
-  DataHash hash{said->second, ""};
-  header.metadata.erase(said);
-  if (content_hash_of(file.substr(static_cast<std::size_t>(header.data_start))) != hash.hash) {
-    hash.problem = fmt::format(
-        "its tensors do not have the hash that its metadata says (\"{}\", which a program that changes the tensors has "
-        "to "
-        "leave out)",
-        kDataHashKey);
-  }
-  return hash;
-}
-
 Safetensors load_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   SafetensorsHeader header = header_of(*file);
@@ -253,6 +238,16 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
     save_safetensors(folder + "/" + name, shards[shard], files);
   }
   replace_file(files, folder + "/" + kIndexName, to_json(index));
+}
+
+std::vector<std::string> safetensors_set_files(const std::string& folder) {
+  std::set<std::string> files;
+  try {
+    const std::string path = folder + "/" + kIndexName;
+    for (const auto& item : parse_safetensors_index(read_json_file(path), path).file_of) files.insert(item.second);
+  } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) then nothing is known to be a part of a set
+  }
+  return {files.begin(), files.end()};
 }
 
 Safetensors load_safetensors_set(const std::string& index_path) {

@@ -7,10 +7,10 @@
 #include <functional>
 #include <map>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/error.h"
 #include "gpipe/os/file_system.h"
 
@@ -38,7 +38,6 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
 // see MappedFile. Changing them does not change the file.
 Safetensors load_safetensors(const std::string& path);
 
-class ContentHash;
 // The same for the tensors that are `wanted`, into memory of their own. If there is a `hash`, it gets every byte of the
 // file on the way; what it says is known only afterwards.
 Safetensors read_safetensors(const std::string& path, const std::function<bool(const std::string& name)>& wanted,
@@ -53,14 +52,8 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
 // files.
 Safetensors load_safetensors_set(const std::string& index_path);
 
-struct SafetensorsHeader;
-// What a file says about its data, and what is wrong with that; both empty if it says nothing.
-struct DataHash {
-  std::string hash;
-  std::string problem;
-};
-// Compares it with the data of the file, and takes it out of the header's metadata. `file` is the whole file.
-DataHash take_data_hash(SafetensorsHeader& header, std::string_view file);
+// The names of the files that the index in the folder speaks of, sound or not; empty if there is no sound index.
+std::vector<std::string> safetensors_set_files(const std::string& folder);
 
 struct WrittenFile {
   std::int64_t bytes = 0;

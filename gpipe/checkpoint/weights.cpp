@@ -8,10 +8,9 @@
 
 #include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint/layer_names.h"
+#include "gpipe/checkpoint/model_place.h"
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
-#include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/execute/engine/engine.h"
-#include "gpipe/os/input_file.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
@@ -182,18 +181,11 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
 }
 
 Safetensors load_model(const std::string& path) {
-  if (!is_folder(path)) {
-    return ends_with(path, ".json") ? load_safetensors_set(path) : load_safetensors(path);
-  }
-  const std::string index = path + "/" + kIndexName;
-  const std::string single = path + "/model.safetensors";
-  const bool is_checkpoint = is_there(path + "/" + kManifestName);
-  if (!is_checkpoint && is_there(index)) return load_safetensors_set(index);
-  if (!is_checkpoint && is_there(single)) return load_safetensors(single);
-  const std::string checkpoint = resolve_checkpoint(path);
-  const Manifest manifest = read_manifest(checkpoint);
-  check_hashes(checkpoint, model_files(manifest));
-  return load_safetensors_set(checkpoint + "/" + kIndexName);
+  const ModelPlace place = find_model(path);
+  if (place.kind == ModelPlace::kFile) return load_safetensors(place.path);
+  if (place.kind == ModelPlace::kSet) return load_safetensors_set(place.path);
+  check_hashes(place.path, model_files(read_manifest(place.path)));
+  return load_safetensors_set(place.path + "/" + kIndexName);
 }
 
 }  // namespace gpipe

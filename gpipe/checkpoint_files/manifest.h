@@ -14,6 +14,9 @@ namespace gpipe {
 
 constexpr const char* kManifestName = "manifest.json";
 
+// The index of a model in several safetensors files, as other programs call it.
+constexpr const char* kIndexName = "model.safetensors.index.json";
+
 // Of a file's hash.
 constexpr std::size_t kHashDigits = 32;
 

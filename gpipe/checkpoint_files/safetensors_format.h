@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/error.h"
 
 namespace gpipe {
@@ -57,10 +58,7 @@ SafetensorsHeader parse_safetensors(std::string_view file, const std::string& pa
 std::string make_safetensors_header(std::vector<SafetensorsEntry>& entries,
                                     const std::map<std::string, std::string>& metadata);
 
-// The index of a model that is spread over several safetensors files: which tensor is in which. This is what other
-// programs call it.
-constexpr const char* kIndexName = "model.safetensors.index.json";
-
+// The index of a model that is spread over several safetensors files, kIndexName: which tensor is in which.
 // {"metadata": {"total_size": bytes}, "weight_map": {tensor: file}}
 struct SafetensorsIndex {
   std::int64_t total_bytes = 0;  // of the tensors; 0 if it is not said

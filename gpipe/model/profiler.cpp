@@ -13,6 +13,7 @@
 #include "gpipe/model/busy_neighbours.h"
 #include "gpipe/model/flop_counter.h"
 #include "gpipe/model/layer_meter.h"
+#include "gpipe/model/layer_profiler.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/meta_layer.h"
@@ -22,6 +23,9 @@
 
 namespace gpipe {
 namespace {
+
+using detail::LayerSource;
+using detail::ProfilerPosition;
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());
@@ -199,8 +203,8 @@ void merge_loss(std::vector<LayerProfile>& layers) {
 
 }  // namespace
 
-Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
-                       ProfilerPosition& position) {
+Profile detail::profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
+                               ProfilerPosition& position) {
   check(options);
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
@@ -251,7 +255,7 @@ Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOpt
                       on_meta ? build_on_meta(chain, layer) : chain.build(layer, options.seed)};
   };
   ProfilerPosition position;
-  return profile_layers(source, micro_batch, options, position);
+  return detail::profile_layers(source, micro_batch, options, position);
 }
 
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options) {

@@ -3,13 +3,9 @@
 
 #include <cstdint>
 #include <functional>
-#include <string>
-#include <vector>
 
-#include "gpipe/model/layer.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/micro_batch.h"
-#include "gpipe/model/noted_input.h"
 #include "gpipe/plan/profile.h"
 
 namespace gpipe {
@@ -48,21 +44,5 @@ struct ProfileOptions {
 // a layer throws passes through.
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options = {});
-
-// Where a profiler is, for who wants to know after it has thrown.
-struct ProfilerPosition {
-  int layer = 0;
-  bool in_backward = false;
-  NotedInput given;  // to the layer
-};
-
-struct LayerSource {
-  std::vector<std::string> names;
-  std::function<ChainLayer(int)> layer;  // asked for once a pass
-};
-
-// The same for layers from anywhere.
-Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
-                       ProfilerPosition& position);
 
 }  // namespace gpipe

@@ -44,6 +44,12 @@ FileDescriptor open_lock(const std::string& path) {
 }  // namespace
 
 std::shared_ptr<const FileLock> FileLock::take(const std::string& path) {
+  std::shared_ptr<const FileLock> lock;
+  while (lock == nullptr) lock = try_to_take(path);
+  return lock;
+}
+
+std::shared_ptr<const FileLock> FileLock::try_to_take(const std::string& path) {
   HeldLocks& held = held_locks();
   const std::lock_guard<std::mutex> guard(held.mutex);
   const std::shared_ptr<FileLock> lock(new FileLock);
@@ -57,7 +63,10 @@ std::shared_ptr<const FileLock> FileLock::take(const std::string& path) {
     std::weak_ptr<const FileLock>& known = held.of_file[{status.st_dev, status.st_ino}];
     if (std::shared_ptr<const FileLock> shared = known.lock()) return shared;
     lock->lock();
-    if (lock->is_held()) known = lock;
+    if (lock->is_held()) {
+      if (fstat(lock->file_.get(), &status) == 0 && status.st_nlink == 0) return nullptr;
+      known = lock;
+    }
   }
   if (lock->error_ != 0) lock->file_.reset();
   return lock;

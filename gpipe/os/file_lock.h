@@ -11,9 +11,10 @@ namespace gpipe {
 // Note [How a folder is held]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // The lock is flock(2) on a file that holds, for messages, the host and the process that took it last. On NFS, Linux
-// passes it on to the server, so that hosts see each other's. The file stays when the lock is released: to remove it
-// would leave two processes with a lock each, on two files of one name. A process that is forked off without executing
-// another program shares the lock, and keeps it until it ends as well.
+// passes it on to the server, so that hosts see each other's. The file stays when the lock is released. Only its holder
+// may remove it, with the folder: whoever opened it before and gets the lock after that sees that it is gone, and takes
+// that of the file which has its name now. A process that is forked off without executing another program shares the
+// lock, and keeps it until it ends as well.
 class FileLock {
  public:
   // Takes the lock without waiting; makes the file if there is none. Whoever asks again in this process shares it.
@@ -31,6 +32,8 @@ class FileLock {
 
  private:
   FileLock() = default;
+  // Null if the file was removed before its lock was taken.
+  static std::shared_ptr<const FileLock> try_to_take(const std::string& path);
   void lock();
   void write_holder() const;
 

@@ -11,6 +11,7 @@
 
 #include "gpipe/checkpoint/checkpoint_writer.h"
 #include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/checkpoint/inspect_model.h"
 #include "gpipe/checkpoint/weights.h"
 #include "tests/model/same_bits.h"
 #include "tests/os/comes_true.h"
@@ -510,6 +511,50 @@ TEST_F(CheckpointTest, InAFolderThatAnotherProcessHoldsIsRefused) {
   EXPECT_EQ(latest_checkpoint(folder_), latest);
   Training reader({1, "sgd"});
   EXPECT_EQ(reader.load(folder_).step, 1);  // whoever reads is not kept out
+}
+
+TEST_F(CheckpointTest, AWriterCanHoldTheFolderBeforeItsFirstSaveAndLeavesNoneThatIsEmpty) {
+  Training training({1, "sgd"});
+  training.steps(1);
+  const std::string run = folder_ + "/run";
+  {
+    CheckpointWriter writer(run);
+    EXPECT_EQ(writer.lock(training.pipeline), "");
+    EXPECT_FALSE(OtherLock(run + "/lock").is_held());
+  }
+  EXPECT_FALSE(std::filesystem::exists(run));
+  std::filesystem::create_directories(run);  // it is not for the writer to remove what others have made
+  { EXPECT_EQ(CheckpointWriter(run).lock(training.pipeline), ""); }
+  EXPECT_TRUE(std::filesystem::exists(run));
+  std::filesystem::remove_all(run);
+  {
+    CheckpointWriter writer(run);
+    writer.lock(training.pipeline);
+    writer.save(training.pipeline, *training.optimizer, training.state());
+  }
+  EXPECT_EQ(read_checked_manifest(training.pipeline, latest_checkpoint(run)).step, 1);
+  const OtherLock other(run + "/lock");
+  EXPECT_THROW(CheckpointWriter(run).lock(training.pipeline), CheckpointError);
+}
+
+TEST_F(CheckpointTest, IsInspectedWithoutBeingLoaded) {
+  Training training({2, "adam"});
+  training.steps(1);
+  const std::string path = training.save(folder_).path;
+  const StoredModel model = inspect_model(folder_);
+  EXPECT_EQ(model.kind, "checkpoint");
+  EXPECT_EQ(model.path, path);
+  EXPECT_EQ(model.manifest->step, 1);
+  EXPECT_EQ(model.metadata.at("model"), "small");
+  EXPECT_EQ(model.tensors.size(), weights_of(*training.pipeline).size() + 1);
+  EXPECT_FALSE(model.slots.empty());
+  EXPECT_TRUE(model.is_sound());
+  const std::string file = model.tensors.front().file;
+  std::ofstream(path + "/" + file, std::ios::app) << "more";
+  const StoredModel damaged = inspect_model(path);
+  EXPECT_FALSE(damaged.is_sound());
+  EXPECT_LT(damaged.tensors.size(), model.tensors.size());
+  EXPECT_THROW(read_checked_manifest(training.pipeline, path), CheckpointError);
 }
 
 TEST(ContentHashTest, IsThatOfXxhsum) {

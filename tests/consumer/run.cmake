@@ -1,4 +1,5 @@
-# Configures, builds and runs the consumer in MODE add_subdirectory or find_package, inside WORK_DIR.
+# Configures, builds and runs the consumer in MODE add_subdirectory or find_package, inside WORK_DIR; in MODE train, compiles
+# models/ and train/ against the installation, and nothing else of gpipe/.
 # With COMPONENTS torch, the consumer trains; in MODE add_subdirectory it is only configured then, since building the library
 # again takes minutes.
 # Expects MODE, WORK_DIR, GPIPE_SOURCE_DIR, GPIPE_BINARY_DIR, GENERATOR, CXX_COMPILER, BUILD_TYPE; LAUNCHER and COMPONENTS may be empty.
@@ -59,9 +60,22 @@ else()
   endif()
 endif()
 
-run(${CMAKE_COMMAND} -S ${CMAKE_CURRENT_LIST_DIR} -B ${WORK_DIR}/build -G ${GENERATOR} ${where}
+set(project ${CMAKE_CURRENT_LIST_DIR})
+if(MODE STREQUAL "train")
+  string(APPEND project /train)
+  list(APPEND where -DGPIPE_REPOSITORY=${WORK_DIR}/repository)
+  file(MAKE_DIRECTORY ${WORK_DIR}/repository)
+  foreach(folder bleu cli data models train)
+    file(CREATE_LINK ${GPIPE_SOURCE_DIR}/${folder} ${WORK_DIR}/repository/${folder} SYMBOLIC)
+  endforeach()
+endif()
+run(${CMAKE_COMMAND} -S ${project} -B ${WORK_DIR}/build -G ${GENERATOR} ${where}
   -DCMAKE_BUILD_TYPE=${BUILD_TYPE} -DCMAKE_CXX_COMPILER=${CXX_COMPILER} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
 if(MODE STREQUAL "add_subdirectory" AND COMPONENTS STREQUAL "torch")
+  return()
+endif()
+if(MODE STREQUAL "train")
+  run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --parallel 2)
   return()
 endif()
 run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)

@@ -9,8 +9,7 @@
 #include <string>
 
 #include "cli/command.h"
-#include "train/eval_command.h"
-#include "train/train_command.h"
+#include "train/commands.h"
 
 namespace gpipe::train {
 namespace {

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "gpipe/error.h"
 #include "tests/os/file_limits.h"
@@ -15,7 +16,15 @@ namespace {
 
 using ::testing::HasSubstr;
 
-Metrics step(std::int64_t number, double loss) { return {{"step", number}, {"loss", loss}}; }
+nlohmann::ordered_json step(std::int64_t number, double loss) { return {{"step", number}, {"loss", loss}}; }
+
+// What is written of them.
+std::string line_of(const nlohmann::ordered_json& metrics) {
+  const test::TemporaryFolder folder;
+  MetricsLog log(folder.path("log"), false);
+  log.append(metrics);
+  return test::content_of(log.path());
+}
 
 template <typename Function>
 std::string refusal(Function function) {
@@ -32,19 +41,18 @@ TEST(MetricsLog, WritesOneObjectALineInTheOrderOfItsFields) {
   MetricsLog log(folder.path("log"), false);
   log.append(step(1, 0.5));
   EXPECT_EQ(test::content_of(log.path()), "{\"step\":1,\"loss\":0.5}\n");  // at once
-  log.append({{"split", std::string("test")}, {"accuracy", 0.875}, {"done", true}});
+  log.append({{"split", "test"}, {"accuracy", 0.875}, {"done", true}});
   EXPECT_EQ(test::content_of(log.path()),
             "{\"step\":1,\"loss\":0.5}\n{\"split\":\"test\",\"accuracy\":0.875,\"done\":true}\n");
 }
 
 TEST(MetricsLog, WritesNullForWhatJsonHasNoNumberFor) {
-  EXPECT_EQ(to_json(step(7, std::nan(""))), "{\"step\":7,\"loss\":null}");
-  EXPECT_EQ(to_json(step(7, -std::numeric_limits<double>::infinity())), "{\"step\":7,\"loss\":null}");
+  EXPECT_EQ(line_of(step(7, std::nan(""))), "{\"step\":7,\"loss\":null}\n");
+  EXPECT_EQ(line_of(step(7, -std::numeric_limits<double>::infinity())), "{\"step\":7,\"loss\":null}\n");
 }
 
 TEST(MetricsLog, StaysOneLineAndUtf8WhateverTheText) {
-  const std::string line = to_json({{"text", std::string("a\n\"\xff")}});
-  EXPECT_EQ(line, "{\"text\":\"a\\n\\\"\ufffd\"}");
+  EXPECT_EQ(line_of({{"text", "a\n\"\xff"}}), "{\"text\":\"a\\n\\\"\ufffd\"}\n");
 }
 
 TEST(MetricsLog, ReplacesAFileOnlyIfToldTo) {
@@ -78,7 +86,7 @@ TEST(MetricsLog, ReplacesNothingButPlainFiles) {
 TEST(MetricsLog, ThatCannotGoOnLeavesTheOldFile) {
   const test::TemporaryFolder folder;
   std::string lines;
-  for (int number = 1; number <= 20; ++number) lines += to_json(step(number, 1)) + "\n";
+  for (int number = 1; number <= 20; ++number) lines += step(number, 1).dump() + "\n";
   const std::string path = folder.write("log", lines);
   const FileSizeLimit limit(100);
   EXPECT_THAT(refusal([&] { MetricsLog::resume(path, 20); }), HasSubstr("File too large"));

@@ -22,6 +22,12 @@ TEST(ProfileCommand, RefusesOptionsWithoutEffectAndInputsThatDoNotFit) {
                                HasSubstr("try another --image")));
 }
 
+TEST(ProfileCommand, HasTheVocabularyThatTrainHas) {
+  EXPECT_THAT(run_gpipe({"profile", "--help"}).out, HasSubstr("[as gpipe train: lm 4000, translate 8000]"));
+  EXPECT_THAT(run_gpipe({"train", "lm", "--help"}).out, HasSubstr("Sub-words [4000]"));
+  EXPECT_THAT(run_gpipe({"train", "translate", "--help"}).out, HasSubstr("Sub-words [8000]"));
+}
+
 TEST(ProfileCommand, RefusesMoreThreadsThanTheMachineCanHave) {
   for (const char* option : {"--threads", "--busy-neighbours"}) {
     const Outcome outcome = run_gpipe({"profile", "--model", "resnet20", "--samples", "1", option, "1000000"});

@@ -182,17 +182,6 @@ TEST(ProgressReporter, FollowsTheWidthOfTheTerminal) {
   EXPECT_THAT(screen.written, ElementsAre("\r\x1b[Ktrain  epoch 2/10", "\r\x1b[Ktrain"));
 }
 
-TEST(ProgressReporter, KeepsALineAtTheEndOfAnEpoch) {
-  Screen screen;
-  ProgressReporter reporter = screen.reporter(true);
-  Progress progress;
-  reporter.update(progress, 0);
-  reporter.keep(progress, 0.01);
-  reporter.update(progress, 0.02);
-  reporter.clear();
-  EXPECT_THAT(screen.written, ElementsAre("\r\x1b[Ktrain", "\r\x1b[K", "train\n"));
-}
-
 TEST(ProgressReporter, PrintsMessagesAboveTheLiveLine) {
   Screen screen;
   ProgressReporter reporter = screen.reporter(true);
@@ -207,11 +196,10 @@ TEST(ProgressReporter, PrintsPlainLinesEverySomeSecondsWhenPiped) {
   Screen screen;
   ProgressReporter reporter = screen.reporter(false);
   for (int second = 0; second < 25; ++second) reporter.update(some_progress(), second);
-  reporter.keep(some_progress(), 25);
   reporter.print("done");
   reporter.clear();
   const std::string line = std::string(kLine) + "\n";
-  EXPECT_THAT(screen.written, ElementsAre(line, line, line, line, "done\n"));
+  EXPECT_THAT(screen.written, ElementsAre(line, line, line, "done\n"));
 }
 
 TEST(ProgressReporter, WritesNothingBeforeTheFirstUpdate) {

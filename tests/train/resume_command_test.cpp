@@ -55,6 +55,11 @@ class ResumeLm : public ::testing::Test {
     arguments.insert(arguments.end(), more.begin(), more.end());
     return arguments;
   }
+  // The same with another value of an option that it has.
+  static Arguments with(Arguments arguments, const std::string& option, const std::string& value) {
+    *(std::find(arguments.begin(), arguments.end(), option) + 1) = value;
+    return arguments;
+  }
   Outcome train(const Arguments& more) const { return run_gpipe(command(more)); }
   // Leaves the checkpoints of these many steps.
   void train_in_run(const std::string& steps) const {
@@ -161,6 +166,26 @@ TEST_F(ResumeLm, TellsWhichOptionsOfTheOptimizerStay) {
   EXPECT_THAT(outcome.out, AllOf(HasSubstr("the weight decay stays 0.01"), HasSubstr("and is not 0.5"),
                                  HasSubstr("the learning rate is now constant at"), Not(HasSubstr("note: lr"))));
   EXPECT_THAT(run_gpipe({"inspect", run_}).out, HasSubstr("weight_decay 0.01"));
+}
+
+TEST_F(ResumeLm, ATrainingThatIsRefusedLeavesNoFolder) {
+  const std::string weights = folder_.path("weights");
+  ASSERT_EQ(train({"--steps", "1", "--save", weights}).exit_code, 0);
+  const Arguments begun = command({"--checkpoint-dir", folder_.path("new/run"), "--weights", weights});
+  for (const Arguments& refused :
+       {with(begun, "--text", folder_.path("absent")), with(begun, "--sequence-length", "1000000"),
+        with(begun, "--model", "transformer-lm:1,32,32,2")}) {
+    const Outcome outcome = run_gpipe(refused);
+    EXPECT_THAT(outcome.exit_code, AnyOf(1, 2)) << outcome.out;
+    EXPECT_FALSE(std::filesystem::exists(folder_.path("new/run"))) << outcome.err;
+  }
+}
+
+TEST_F(ResumeLm, AVocabularyThatIsTooLargeForTheTextIsBadUsageWithTheBound) {
+  const Outcome outcome = run_gpipe(with(command({}), "--vocabulary", "4000"));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("--vocabulary is 4000, but "), HasSubstr(" ids at most")));
+  EXPECT_THAT(outcome.err, Not(HasSubstr("Vocabulary size too high")));
 }
 
 TEST_F(ResumeLm, APathThatCannotBeLookedAtIsNoDefect) {

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "gpipe/error.h"
-#include "gpipe/text/crc32.h"
 #include "tests/os/temporary_folder.h"
 
 namespace gpipe::train {
@@ -97,6 +96,19 @@ TEST(TensorBoard, EventsAreTheseBytes) {
                                                           "a/b"
                                                           "\x15\0\0\xc0\x3f",
                                                           26));
+}
+
+// The values without the mask are those of RFC 3720, appendix B.4.
+TEST(TensorBoard, ChecksumsOfKnownBytesAreKnown) {
+  const auto masked = [](std::uint32_t crc) { return ((crc >> 15) | (crc << 17)) + 0xa282ead8u; };
+  EXPECT_EQ(masked_crc32c(""), 0xa282ead8u);
+  EXPECT_EQ(masked_crc32c("123456789"), masked(0xe3069283u));
+  EXPECT_EQ(masked_crc32c(std::string(32, '\0')), masked(0x8a9136aau));
+  EXPECT_EQ(masked_crc32c(std::string(32, '\xff')), masked(0x62a8ab43u));
+  std::string rising;
+  for (int byte = 0; byte < 32; ++byte) rising += static_cast<char>(byte);
+  EXPECT_EQ(masked_crc32c(rising), masked(0x46dd794eu));
+  EXPECT_EQ(masked_crc32c(std::string(rising.rbegin(), rising.rend())), masked(0x113fdb5cu));
 }
 
 // Frames of the same events in files that TensorFlow's own readers take.

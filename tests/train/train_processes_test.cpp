@@ -197,6 +197,14 @@ TEST_F(TrainProcesses, ThatDifferInTextDropoutOrWeightsEndAtOnce) {
   EXPECT_THAT(texts.err, Not(HasSubstr("same call")));
 }
 
+TEST_F(TrainProcesses, WhatIsWrongWithTheDataIsToldByOneOfThem) {
+  folder_.write("train-images-idx3-ubyte", "no images");
+  const Outcome refused = launch("refused", {});
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("[0] gpipe: "));
+  EXPECT_THAT(refused.err, Not(HasSubstr("[1] ")));
+}
+
 TEST_F(TrainProcesses, AnotherNumberOfThemIsRefusedWithARemedy) {
   Arguments command = {"launch", "-n", "3", "--", GPIPE_COMMAND};
   const Arguments train = arguments("other", {});

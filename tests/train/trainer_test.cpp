@@ -21,7 +21,9 @@ using ::testing::HasSubstr;
 // A line through points; `before_batch` is called with the number of each batch.
 class PointsTask : public Task {
  public:
-  explicit PointsTask(std::function<void(int)> before_batch) : before_batch_(std::move(before_batch)) {}
+  explicit PointsTask(std::function<void(int)> before_batch) : before_batch_(std::move(before_batch)) {
+    batches_.emplace(/*num_samples=*/400, /*batch_size=*/4, data::BatchOptions());
+  }
 
   LayerChain chain() const override {
     LayerChain chain;
@@ -29,26 +31,24 @@ class PointsTask : public Task {
     return chain;
   }
   const char* unit() const override { return "points"; }
-  std::int64_t num_batches() const override { return 100; }
   std::string data_hash() const override { return ""; }
   std::string test_hash() const override { return ""; }
-  TensorBatch next_batch() override {
-    before_batch_(next_++);
-    const at::Tensor x = torch::arange(4, torch::kFloat).view({4, 1});
-    return {{x}, {2 * x}, 4, {}, {}};
-  }
-  void seek(const data::Position& /*position*/) override {}
   PipelineImpl::Loss loss() const override {
     return [](const Tensors& outputs, const Tensors& targets) {
       return LossValue((outputs[0] - targets[0]).square().mean());
     };
   }
-  std::vector<Measure> evaluate(Pipeline&, bool, const EvaluationHooks&) override { return {}; }
+  std::vector<Measure> evaluate(Pipeline&, bool, const GoesOn&) override { return {}; }
   std::map<std::string, std::string> metadata() const override { return {}; }
 
  private:
+  TensorBatch to_tensors(const data::Batch& batch) const override {
+    before_batch_(static_cast<int>(batch.position.batch));
+    const at::Tensor x = torch::arange(4, torch::kFloat).view({4, 1});
+    return {{x}, {2 * x}, 4, {}, {}};
+  }
+
   std::function<void(int)> before_batch_;
-  int next_ = 0;
 };
 
 TEST(Trainer, TellsTheErrorThatEndedTheTrainingBeforeThatOfTheFilesThatWereToBeKept) {

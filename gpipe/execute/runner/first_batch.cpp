@@ -9,8 +9,8 @@
 #include "gpipe/execute/stage/rematerialized_layers.h"
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/interpret/action_error.h"
+#include "gpipe/model/layer_profiler.h"
 #include "gpipe/model/layer_scope.h"
-#include "gpipe/model/profiler.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/simulate/planner.h"
 

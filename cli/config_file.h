@@ -3,7 +3,7 @@
 
 #include <CLI/CLI.hpp>
 
-namespace gpipe::train {
+namespace gpipe::cli {
 
 //   {"stages": 4, "lr": 1e-3, "augment": true}          JSON: one object, told by its brace
 //
@@ -18,4 +18,4 @@ namespace gpipe::train {
 // parsing.
 CLI::Option* add_config_option(CLI::App& app);
 
-}  // namespace gpipe::train
+}  // namespace gpipe::cli

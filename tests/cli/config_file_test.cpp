@@ -1,5 +1,5 @@
 // The same options from JSON, from TOML and from the command line, and every refusal with its place.
-#include "train/config_file.h"
+#include "cli/config_file.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@
 #include "gpipe/error.h"
 #include "tests/os/temporary_folder.h"
 
-namespace gpipe::train {
+namespace gpipe::cli {
 namespace {
 
 using ::testing::AllOf;
@@ -216,4 +216,4 @@ TEST_F(ConfigFile, ValuesAreReadByTheOptions) {
 }
 
 }  // namespace
-}  // namespace gpipe::train
+}  // namespace gpipe::cli
