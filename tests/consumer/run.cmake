@@ -1,5 +1,5 @@
-# Configures, builds and runs the consumer in MODE add_subdirectory or find_package, inside WORK_DIR; in MODE train, compiles
-# models/ and train/ against the installation, and nothing else of gpipe/.
+# Configures, builds and runs the consumer in MODE add_subdirectory or find_package, inside WORK_DIR; in MODE train, looks for what
+# models/ and train/ include in the installation, and nowhere else.
 # With COMPONENTS torch, the consumer trains; in MODE add_subdirectory it is only configured then, since building the library
 # again takes minutes.
 # Expects MODE, WORK_DIR, GPIPE_SOURCE_DIR, GPIPE_BINARY_DIR, GENERATOR, CXX_COMPILER, BUILD_TYPE; LAUNCHER and COMPONENTS may be empty.
@@ -74,11 +74,10 @@ run(${CMAKE_COMMAND} -S ${project} -B ${WORK_DIR}/build -G ${GENERATOR} ${where}
 if(MODE STREQUAL "add_subdirectory" AND COMPONENTS STREQUAL "torch")
   return()
 endif()
+run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 if(MODE STREQUAL "train")
-  run(${CMAKE_COMMAND} --build ${WORK_DIR}/build --parallel 2)
   return()
 endif()
-run(${CMAKE_COMMAND} --build ${WORK_DIR}/build)
 
 execute_process(COMMAND ${WORK_DIR}/build/consumer OUTPUT_VARIABLE output RESULT_VARIABLE result)
 set(expected "peak activations: 4\n")
