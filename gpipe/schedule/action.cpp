@@ -10,7 +10,7 @@ namespace {
 // By ActionKind.
 constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W'};
 constexpr std::array<const char*, kNumActionKinds> kActionNames = {"forward", "recompute", "backward", "input gradient",
-                                                             "weight gradient"};
+                                                                   "weight gradient"};
 
 }  // namespace
 

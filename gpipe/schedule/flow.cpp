@@ -12,7 +12,7 @@ namespace gpipe {
 namespace {
 
 constexpr std::array<const char*, 5> kFlowNames = {"activation", "gradient", "skip", "skip gradient",
-                                               "tie"};  // by FlowKind
+                                                   "tie"};  // by FlowKind
 
 void check_stage(const Schedule& schedule, const char* what, int stage) {
   if (stage < 0 || stage >= schedule.num_stages) {

@@ -88,21 +88,20 @@ TEST(Cut, OfARecordThatIsNoneIsRefused) {
   };
   const std::string json = to_json(profile);
   EXPECT_EQ(read_cut(with({3}, "always", "", json, {{"s"}, {0}, {1}, {1}})).profile.skips.size(), 1U);
-  std::vector<WireRecord> malformed = {
-      with({3}, "always", "", json, {{"s"}, {0}, {1}, {}}),
-      with({3}, "always", "", json, {{}, {0}, {1}, {1}}),     // of no skip
-      with({3}, "always", "", json, {{"s"}, {0}, {3}, {1}}),  // there are three layers
-      with({3}, "always", "", json, {{"s"}, {2}, {1}, {1}}),  // backwards
-      with({3}, "always", "", json, {{"s"}, {-1}, {1}, {1}}),
-      with({3}, "always", "", json, {{"s"}, {0}, {1}, {-1}}),
-      with({3}, "always", "", json, {{"s"}, {0}, {1LL << 32}, {1}}),
-      with({3}, "always", "", "", {{"s"}, {0}, {1}, {1}}),  // of no profile
-      with({0}, "always", "", json, {}),
-      with({-1}, "always", "", json, {}),
-      with({2147483648}, "always", "", json, {}),
-      with({3}, "sometimes", "", json, {}),
-      with({3}, "always", "3-1", json, {}),
-      with({3}, "always", "", "{}", {})};
+  std::vector<WireRecord> malformed = {with({3}, "always", "", json, {{"s"}, {0}, {1}, {}}),
+                                       with({3}, "always", "", json, {{}, {0}, {1}, {1}}),     // of no skip
+                                       with({3}, "always", "", json, {{"s"}, {0}, {3}, {1}}),  // there are three layers
+                                       with({3}, "always", "", json, {{"s"}, {2}, {1}, {1}}),  // backwards
+                                       with({3}, "always", "", json, {{"s"}, {-1}, {1}, {1}}),
+                                       with({3}, "always", "", json, {{"s"}, {0}, {1}, {-1}}),
+                                       with({3}, "always", "", json, {{"s"}, {0}, {1LL << 32}, {1}}),
+                                       with({3}, "always", "", "", {{"s"}, {0}, {1}, {1}}),  // of no profile
+                                       with({0}, "always", "", json, {}),
+                                       with({-1}, "always", "", json, {}),
+                                       with({2147483648}, "always", "", json, {}),
+                                       with({3}, "sometimes", "", json, {}),
+                                       with({3}, "always", "3-1", json, {}),
+                                       with({3}, "always", "", "{}", {})};
   malformed.push_back(to_record(some_cut()));
   malformed.back().add("something", "else");
   malformed.emplace_back();
