@@ -32,6 +32,13 @@ class Arrival : public torch::autograd::FunctionPreHook {
 // Frees what a node has saved as soon as it has run.
 class Release : public torch::autograd::FunctionPostHook {
  public:
+  // Once a node: those of weights that autocast has cast are part of the graphs of several micro-batches.
+  static void add_to(Node& node) {
+    for (const auto& hook : node.post_hooks()) {
+      if (dynamic_cast<const Release*>(hook.get()) != nullptr) return;
+    }
+    node.add_post_hook(std::make_unique<Release>(node));
+  }
   explicit Release(Node& node) : node_(node) {}
   variable_list operator()(const variable_list& outputs, const variable_list& /*inputs*/) override {
     node_.release_variables();
@@ -103,7 +110,7 @@ class SplitBackward::Walk {
         node.add_pre_hook(std::make_unique<Arrival>());
         split.emplace_back(index, node.shared_from_this());
       } else {
-        node.add_post_hook(std::make_unique<Release>(node));
+        Release::add_to(node);
       }
     }
     backward.run_towards(std::move(targets));
