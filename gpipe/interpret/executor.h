@@ -29,7 +29,7 @@ enum class Phase { kAll, kForward, kBackward };
 //   void weight_grad(int micro_batch)
 //   void give_tied(std::vector<Message>& outputs)   after its last backward: gradients of weights that other stages own
 //   void take_tied(int source, Message input)       after its worker's last action: those of weights it owns
-//   void settle()                                   after that, once a step with a backward
+//   void settle()                                   adds these up; after that, once a step with a backward
 //   std::string where() const    what it is at, for an error message: "layer 3 (relu)"; may be empty; any thread
 //   std::string failed_at() const    the same after it has thrown, with more
 // Inputs and outputs come in the order of the stage's flows in the flow table; `outputs` has their number.

@@ -75,8 +75,8 @@ bool can_run_twice(Node& node, std::string_view name) {
 }
 
 // What a node leads to.
-enum : std::uint8_t { kNothing = 0, kInput = 1, kSmall = 2, kDeferred = 4 };
-constexpr std::uint8_t kNow = kInput | kSmall;
+enum : std::uint8_t { kNothing = 0, kInput = 1, kPrompt = 2, kDeferred = 4 };
+constexpr std::uint8_t kNow = kInput | kPrompt;
 
 }  // namespace
 
@@ -93,8 +93,8 @@ class SplitBackward::Walk {
   bool leads_to_deferred() const { return (leads_to_ & kDeferred) != 0; }
 
   // Takes back the deferral of what is below nodes that cannot be split.
-  void respect_whole_nodes(std::set<std::string>& names) {
-    while (find_whole_nodes(names)) spread();
+  void respect_unsplit_nodes(std::set<std::string>& names) {
+    while (find_unsplit_nodes(names)) spread();
   }
 
   ReadyBackward run(ReadyBackward backward) {
@@ -164,7 +164,7 @@ class SplitBackward::Walk {
     return leaf != nullptr && leaf->variable.dim() >= 2;
   }
 
-  // What the leaves are.
+  // A leaf leads to itself.
   void choose(DeferredWeights which) {
     for (Visited& visited : nodes_) {
       if (visited.node == boundary_) {
@@ -172,7 +172,7 @@ class SplitBackward::Walk {
       } else if (visited.num_children == 0) {
         const bool deferred =
             which == DeferredWeights::kAll || (which == DeferredWeights::kMatrices && is_matrix(*visited.node));
-        visited.leads_to = deferred ? kDeferred : kSmall;
+        visited.leads_to = deferred ? kDeferred : kPrompt;
       }
     }
     if (which != DeferredWeights::kMatrices) return;
@@ -184,7 +184,7 @@ class SplitBackward::Walk {
   void defer_bias(std::size_t convolution) {
     for (std::size_t edge = 0; edge < num_children(convolution); ++edge) {
       const std::size_t below = child(convolution, edge);
-      if (below != kNoNode && nodes_[below].leads_to == kSmall) nodes_[below].leads_to = kDeferred;
+      if (below != kNoNode && nodes_[below].leads_to == kPrompt) nodes_[below].leads_to = kDeferred;
     }
   }
 
@@ -212,7 +212,7 @@ class SplitBackward::Walk {
   }
 
   // Whether there was any.
-  bool find_whole_nodes(std::set<std::string>& names) {
+  bool find_unsplit_nodes(std::set<std::string>& names) {
     bool found = false;
     for (std::size_t index = 0; index < nodes_.size(); ++index) {
       if (!is_split(index)) continue;
@@ -234,7 +234,7 @@ class SplitBackward::Walk {
       const std::size_t index = path.back();
       path.pop_back();
       if (!can_wait(index)) continue;
-      nodes_[index].leads_to = kSmall;
+      nodes_[index].leads_to = kPrompt;
       for (std::size_t edge = 0; edge < num_children(index); ++edge) {
         if (child(index, edge) != kNoNode) path.push_back(child(index, edge));
       }
@@ -269,7 +269,7 @@ ReadyBackward SplitBackward::run_inputs(LayerGraph& graph, Tensors grads) {
   if (!graph.boundary->requires_grad()) return backward;
   Walk walk(backward.edges(), graph.boundary.get(), which_);
   if (!walk.leads_to_input()) return backward;
-  walk.respect_whole_nodes(unsplit_nodes_);
+  walk.respect_unsplit_nodes(unsplit_nodes_);
   if (!walk.leads_to_deferred()) {
     backward.run();
     return {};

@@ -13,15 +13,15 @@ namespace gpipe::detail {
 
 // Note [Split backward]
 // ~~~~~~~~~~~~~~~~~~~~~
-// A graph leads from its roots to its boundary and to the parameters. Parameters are deferred or not; for a node of the
-// graph it counts what it leads to: to something that is needed now (the boundary, a parameter that is not deferred), to
+// A graph leads from its roots to its boundary and to the parameters. Parameters are deferred or not. What matters about
+// a node of the graph is what it leads to: to something that is needed now (the boundary, a parameter that is not deferred), to
 // deferred parameters, or to both. Each edge of the graph is run exactly once:
 //
 //   now     all edges to nodes that lead to something needed now
 //   later   all edges to nodes that lead to deferred parameters only
 //
 //   roots ── add ── gelu ── addmm ── layer norm ── boundary       now:    the upper line, norm and bias, too
-//             │               ├ ─ ─ t ─ ─ weight                  later:  from addmm to weight, from embedding to table;
+//             │               ├ ─ ─ t ─ ─ weight                  later:  from addmm to weight, from add to table;
 //             └ ─ embedding   └── bias   └── norm                         starts from what arrived at add and addmm
 //                     └ ─ table
 //

@@ -10,8 +10,8 @@ enum class ActionKind : std::uint8_t {
   kForward,     // F: run the stage's layers
   kRecompute,   // R: run them again, to get back the activations the forward dropped
   kBackward,    // B: gradients of the input and of the weights together
-  kInputGrad,   // I: gradient of the input only, the part the previous stage waits for
-  kWeightGrad,  // W: gradient of the weights only, any time after I
+  kInputGrad,   // I: gradient of the input, which the previous stage waits for, and of weights that are not deferred
+  kWeightGrad,  // W: gradients of the deferred weights, any time after I
 };
 constexpr int kNumActionKinds = 5;
 
@@ -44,7 +44,7 @@ inline bool makes_input_grad(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kInputGrad;
 }
 
-// Adds to the stage's weight gradients and is the last to need its activations: B or W.
+// Adds the last of the stage's weight gradients and is the last to need its activations: B or W.
 inline bool makes_weight_grad(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kWeightGrad;
 }

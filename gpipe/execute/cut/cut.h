@@ -30,7 +30,7 @@ struct Cut {
 };
 
 // What a profile of the first batch has decided, for other ranks: everything but the workers, which they have from the
-// schedule, and `skips`, which they find together.
+// schedule, and `skips`, which come from the profile or from a trial of all ranks.
 WireRecord to_record(const Cut& cut);
 // The cut without those. Throws InvalidArgument or ParseError if it is none.
 Cut read_cut(const WireRecord& record);

@@ -96,7 +96,7 @@ Fingerprint Engine::describe(const LayerChain& chain) const {
   add("gpipe", kVersion);
   add("libtorch", TORCH_VERSION);
   // First what the program says in its own words. Of the options, only those are left out that a rank may have for
-  // itself: devices, watchdog_seconds, peers and what is called.
+  // itself: devices, watchdog_seconds, deferred_weights, peers and what is called.
   for (const std::string& text : options_.agreed_texts()) add(kAgreedText, text);
   add("num_stages", options_.num_stages());
   add("num_micro_batches", options_.num_micro_batches());

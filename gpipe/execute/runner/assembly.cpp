@@ -17,8 +17,8 @@ void mark_recomputed(const Schedule& schedule, std::vector<StageParts>& stages) 
   }
 }
 
-// Gradients that input gradients finish at once have to come in the order of the micro-batches, too; where a schedule
-// has its input gradients in another order, all wait for the weight gradients.
+// Gradients that an input gradient adds at once are added up in the order of the input gradients; if that is not the
+// order of the micro-batches, all wait for the weight gradients.
 void choose_deferred_weights(const Schedule& schedule, DeferredWeights which, std::vector<StageParts>& stages) {
   std::vector<int> last(stages.size(), -1);
   for (StageParts& stage : stages) stage.deferred_weights = which;

@@ -44,7 +44,7 @@ class RematerializedLayers {
   // The layers may do something else from now on.
   void forget();
 
-  // What is kept of a micro-batch for one range of layers.
+  // What is held of a micro-batch for one range of layers.
   struct RangeGraph {
     LayerGraph graph;                      // if it has one
     DroppedLayers::SecondForward dropped;  // if it is dropped

@@ -28,7 +28,7 @@ class Stage {
 
   // REQUIRES: `settings` outlives the step.
   void begin_step(const StepSettings& settings);
-  // Drops everything kept; also after a failed step. Gradients that are aside are put back.
+  // Lets go of everything held; also after a failed step. Gradients that are aside are put back.
   void end_step();
   // Orders the step between what the caller has enqueued on the stage's device before it and will enqueue after it.
   void wait_for_caller() const;

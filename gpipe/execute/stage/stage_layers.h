@@ -30,7 +30,7 @@ class StageLayers {
   // Also after a step that has failed.
   void end_step();
 
-  // What is kept of a micro-batch for its backward.
+  // What is held of a micro-batch for its backward.
   struct Graph {
     DroppedLayers::SecondForward dropped;  // from the forward to the recompute, if there is one
     LayerGraph whole;                      // this, or the ranges, for the backward
@@ -41,7 +41,8 @@ class StageLayers {
   // What a weight gradient needs of a micro-batch whose input gradient has been computed.
   struct Deferred {
     std::vector<ReadyBackward> backwards;
-    Graph graph;  // with its gradients, where there was no input gradient to compute
+    // All of the backward, where nothing needed an input gradient; no gradients: it was split.
+    Graph graph;
     Tensors grads;
   };
 

@@ -16,7 +16,7 @@
 
 namespace gpipe {
 
-// It stays the same as long as the cut does.
+// It stays the same as long as the assembly does.
 struct StageParts {
   int index = 0;
   bool is_last = false;

@@ -27,7 +27,8 @@ struct StepSettings {
   // Those of the replicas before this one, see MiniBatch.
   int first_micro_batch = 0;
   std::int64_t first_sample = 0;
-  // May be empty; called by the stage's worker, before it.
+  // May be empty. Called by the stage's worker right before its first backward or input gradient, and before the last
+  // action that adds to its gradients.
   std::function<void(int stage)> on_first_backward;
   std::function<void(int stage)> on_last_backward;
 };
