@@ -3,8 +3,9 @@
 //
 //   speed_benchmark [repeats]       default: 3; two to three minutes
 //
-// The model: a Transformer of 8 blocks, d 512, 8 heads, feed-forward 2048, sequence 128, 1000 tokens; batch 32.
-// Not on Google Benchmark: a ratio means something only if its two sides run in turns. Each turn is plain, gpipe, 1f1b, zb-h1, zb-v.
+// The model: a Transformer of 8 blocks, d 512, 8 heads, feed-forward 2048, sequence 128, 1000 tokens; batch 32. Not on
+// Google Benchmark: a ratio means something only if its two sides run in turns. Each turn is plain, gpipe, 1f1b, zb-h1,
+// zb-v.
 //
 // Where the speed-up stays below the bound, three factors say why; ratio = schedule x work x outside:
 //   schedule   (1 - bubble) against the bubble of equal stages: unequal stages, late hand-offs

@@ -47,8 +47,8 @@ void write_output_file(const std::string& path, std::string_view content, bool f
 
 // A file that is written piece by piece, and can be read meanwhile: each write is in the file at once.
 using GrowingFile = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
-// A file that is there is replaced by one that begins with `content`; a stream, or a new file, begins with nothing. Throws
-// as write_output_file does.
+// A file that is there is replaced by one that begins with `content`; a stream, or a new file, begins with nothing.
+// Throws as write_output_file does.
 GrowingFile begin_output_file(const std::string& path, std::string_view content, bool force);
 
 // For an errno that opening or writing the file ended with: OutputError if there is no room, else UsageError.

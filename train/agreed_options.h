@@ -1,5 +1,5 @@
-// What the ranks of one training have to be given alike, as texts for them to compare: options, and what is in the files
-// that they read, whose paths may differ from host to host.
+// What the ranks of one training have to be given alike, as texts for them to compare: options, and what is in the
+// files that they read, whose paths may differ from host to host.
 #pragma once
 
 #include <CLI/CLI.hpp>

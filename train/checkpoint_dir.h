@@ -9,8 +9,8 @@ namespace gpipe::train {
 // Paths of the checkpoints in it, whole or not: what `latest` names, then the others, the last first.
 std::vector<std::string> checkpoints_in(const std::string& folder);
 
-// Throws cli::UsageError if a checkpoint could not be written there, which it finds out by making the folder, if there is
-// none; and removes it again, since the training may be refused yet.
+// Throws cli::UsageError if a checkpoint could not be written there, which it finds out by making the folder, if there
+// is none; and removes it again, since the training may be refused yet.
 void check_checkpoint_dir(const std::string& folder);
 
 // Returns how many there were. Throws CheckpointError.

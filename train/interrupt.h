@@ -26,8 +26,8 @@ SignalHandlers note_signals();
 // Which one came since then; 0 if none did.
 int noted_signal();
 
-// While they live, inside of the others: nothing is left to be saved, and a signal ends the process at once; SIGTERM with
-// exit code 0 if that is well.
+// While they live, inside of the others: nothing is left to be saved, and a signal ends the process at once; SIGTERM
+// with exit code 0 if that is well.
 SignalHandlers end_at_signals(bool termination_is_well);
 
 }  // namespace gpipe::train

@@ -1,4 +1,5 @@
-// Data of the right shapes that mean nothing: for models that are run to be measured. On the Meta device they have none.
+// Data of the right shapes that mean nothing: for models that are run to be measured. On the Meta device they have
+// none.
 #pragma once
 
 #include <ATen/ATen.h>

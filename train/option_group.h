@@ -14,8 +14,8 @@
 
 namespace gpipe::train {
 
-// The value of an option as text, whether it was given or not: the shortest that tells any two values apart. Enumerators
-// are said by their `name`.
+// The value of an option as text, whether it was given or not: the shortest that tells any two values apart.
+// Enumerators are said by their `name`.
 template <typename Value>
 std::string option_value(const Value& value) {
   if constexpr (std::is_enum_v<Value>) {

@@ -1,5 +1,5 @@
-// Starts the ranks of a job on this host and looks after them until the last one has ended: their output, the launcher's
-// signals, their end.
+// Starts the ranks of a job on this host and looks after them until the last one has ended: their output, the
+// launcher's signals, their end.
 #pragma once
 
 #include <sys/types.h>
@@ -29,10 +29,12 @@ struct Job {
   std::string met_file;  // for report_meeting; empty: nobody wants to know
 };
 
-// A secret for the ranks of a run to share: 256 random bits of the system's, as 64 hexadecimal digits. Throws LaunchError.
+// A secret for the ranks of a run to share: 256 random bits of the system's, as 64 hexadecimal digits. Throws
+// LaunchError.
 std::string make_secret();
 
-// What a launcher tells each rank: `inherited` ("NAME=value") with the variables of `gpipe launch` and torchrun set for that rank.
+// What a launcher tells each rank: `inherited` ("NAME=value") with the variables of `gpipe launch` and torchrun set for
+// that rank.
 std::vector<std::string> rank_environment(const Job& job, int local_rank, const std::vector<std::string>& inherited);
 
 struct RankFailure {

@@ -34,9 +34,9 @@ class SignalQueue {
   FileDescriptor fd_;
 };
 
-// A process of its own that kills the ranks if the launcher cannot do so any more. The kernel kills the ranks themselves
-// when the launcher dies, but not what they started. The guard notices that the other end of its channel is closed, and
-// kills the process groups it was told of.
+// A process of its own that kills the ranks if the launcher cannot do so any more. The kernel kills the ranks
+// themselves when the launcher dies, but not what they started. The guard notices that the other end of its channel is
+// closed, and kills the process groups it was told of.
 class Guard {
  public:
   // Starts it. Throws LaunchError.

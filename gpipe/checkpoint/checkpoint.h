@@ -66,9 +66,9 @@ struct LoadOptions {
   bool any_seed = false;
 };
 
-// The manifest of a checkpoint whose files all have their hashes: to find out which of several is whole before one of them
-// is loaded, with LoadOptions::check_hashes off. All ranks call it; each checks its share, and all throw CheckpointError
-// together.
+// The manifest of a checkpoint whose files all have their hashes: to find out which of several is whole before one of
+// them is loaded, with LoadOptions::check_hashes off. All ranks call it; each checks its share, and all throw
+// CheckpointError together.
 Manifest read_checked_manifest(const Pipeline& pipeline, const std::string& checkpoint);
 
 // Puts weights, buffers, the optimizer's options and state, and Pipeline::step as they were when the checkpoint was

@@ -11,8 +11,8 @@
 
 namespace gpipe {
 
-// Writes, for each stage of the snapshot, model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors into
-// a folder that is there. Throws CheckpointError.
+// Writes, for each stage of the snapshot, model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors
+// into a folder that is there. Throws CheckpointError.
 std::vector<ManifestFile> write_shards(FileSystem& files, const std::string& folder, const CheckpointSnapshot& snapshot,
                                        int num_threads);
 

@@ -15,8 +15,8 @@ class FileLock;
 class PendingSave;
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
-// until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder: another
-// process that saves there gets an error.
+// until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder:
+// another process that saves there gets an error.
 //
 // Over processes, each rank writes its own copy, all ranks make the same calls, and the checkpoint exists once a call
 // has seen that all have written: a poll between two steps, or the next save or wait. Thread-compatible.
@@ -29,9 +29,9 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  // Takes the folder now, before its first save: for who looks at what is in it or changes it. Returns why that could not
-  // be done, as on a file system without locks; else nothing. A folder that was made for it, and in which nothing was
-  // saved, goes at the end. All ranks call it. Throws CheckpointError if another process holds the folder.
+  // Takes the folder now, before its first save: for who looks at what is in it or changes it. Returns why that could
+  // not be done, as on a file system without locks; else nothing. A folder that was made for it, and in which nothing
+  // was saved, goes at the end. All ranks call it. Throws CheckpointError if another process holds the folder.
   std::string lock(const Pipeline& pipeline);
 
   // Returns how long the caller was held up: by the save before, if it was not written yet, and by the copy. Throws

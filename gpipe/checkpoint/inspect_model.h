@@ -36,9 +36,9 @@ struct StoredModel {
   bool is_sound() const;
 };
 
-// Of any of the paths that load_weights takes. Every file whose hash is known is read as a whole, and one that is damaged
-// is told of by its problem. Types that this libtorch does not have are no error. Throws CheckpointError for what does
-// not follow the formats to the letter.
+// Of any of the paths that load_weights takes. Every file whose hash is known is read as a whole, and one that is
+// damaged is told of by its problem. Types that this libtorch does not have are no error. Throws CheckpointError for
+// what does not follow the formats to the letter.
 StoredModel inspect_model(const std::string& path);
 
 }  // namespace gpipe

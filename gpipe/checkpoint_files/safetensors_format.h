@@ -1,5 +1,5 @@
-// The safetensors format: the header of a file, which says what tensors are where in it, and the index of several files.
-// Plain values, no torch.
+// The safetensors format: the header of a file, which says what tensors are where in it, and the index of several
+// files. Plain values, no torch.
 #pragma once
 
 #include <cstdint>

@@ -6,8 +6,8 @@
 namespace gpipe {
 
 // Operations of this thread that allow it run in `type`, such as at::kBFloat16 on at::kCPU; those of a pipeline that is
-// called meanwhile as well, in its recompute and its backward, too. At the end it is as before, and the casts of weights
-// that libtorch has kept are dropped, since an optimizer changes the weights. Confined to its thread.
+// called meanwhile as well, in its recompute and its backward, too. At the end it is as before, and the casts of
+// weights that libtorch has kept are dropped, since an optimizer changes the weights. Confined to its thread.
 class AutocastScope {
  public:
   AutocastScope(at::DeviceType device, at::ScalarType type);

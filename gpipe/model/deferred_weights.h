@@ -4,7 +4,7 @@
 namespace gpipe {
 
 enum class DeferredWeights {
-  kMatrices,  // of weights with two dimensions or more, which cost the most; those of biases and norms are computed at once
+  kMatrices,  // of weights with two dimensions or more, which cost the most; not of biases and norms
   kAll,
   kNone,  // the weight gradient has nothing to do
 };

@@ -13,9 +13,9 @@ namespace gpipe::detail {
 
 // Note [Split backward]
 // ~~~~~~~~~~~~~~~~~~~~~
-// A graph leads from its roots to its boundary and to the parameters. Parameters are deferred or not. What matters about
-// a node of the graph is what it leads to: to something that is needed now (the boundary, a parameter that is not deferred), to
-// deferred parameters, or to both. Each edge of the graph is run exactly once:
+// A graph leads from its roots to its boundary and to the parameters. Parameters are deferred or not. What matters
+// about a node of the graph is what it leads to: to something that is needed now (the boundary, a parameter that is not
+// deferred), to deferred parameters, or to both. Each edge of the graph is run exactly once:
 //
 //   now     all edges to nodes that lead to something needed now
 //   later   all edges to nodes that lead to deferred parameters only
@@ -25,14 +25,14 @@ namespace gpipe::detail {
 //             └ ─ embedding   └── bias   └── norm                         starts from what arrived at add and addmm
 //                     └ ─ table
 //
-// A node with edges of both kinds is split: it runs twice, for other outputs each time, which the functions that libtorch
-// generates allow. What arrives at it is noted the first time, and the second run starts there. The engine takes nodes in
-// the reverse order of their forwards, in both runs; so gradients of a parameter that is used twice are added up in the
-// same order as without the split, and the bits are the same.
+// A node with edges of both kinds is split: it runs twice, for other outputs each time, which the functions that
+// libtorch generates allow. What arrives at it is noted the first time, and the second run starts there. The engine
+// takes nodes in the reverse order of their forwards, in both runs; so gradients of a parameter that is used twice are
+// added up in the same order as without the split, and the bits are the same.
 //
-// A node that computes all its outputs whatever is asked for (a custom function, an in-place change of a view), or that has
-// hooks, is not run twice: the parameters below it are not deferred. A convolution computes the gradients of weight and
-// bias together, so both are deferred.
+// A node that computes all its outputs whatever is asked for (a custom function, an in-place change of a view), or that
+// has hooks, is not run twice: the parameters below it are not deferred. A convolution computes the gradients of weight
+// and bias together, so both are deferred.
 //
 // Between the two runs only the split nodes and what they lead to later are alive: all others have given their saved
 // tensors back right after they ran, and the edges to them are cut.
@@ -42,8 +42,8 @@ class SplitBackward {
  public:
   explicit SplitBackward(DeferredWeights which) : which_(which) {}
 
-  // Runs the part that is needed now, and gives the part that can wait. Where nothing needs an input gradient, all of it
-  // can wait.
+  // Runs the part that is needed now, and gives the part that can wait. Where nothing needs an input gradient, all of
+  // it can wait.
   ReadyBackward run_inputs(LayerGraph& graph, Tensors grads);
 
   // Why some weights are not deferred, by the name of the node that cannot be split.

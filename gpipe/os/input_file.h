@@ -1,5 +1,5 @@
-// Files that are read: a limited number of bytes of them, or all of them as memory. Never a wait for something that is no
-// file.
+// Files that are read: a limited number of bytes of them, or all of them as memory. Never a wait for something that is
+// no file.
 #pragma once
 
 #include <sys/types.h>

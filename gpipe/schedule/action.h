@@ -21,8 +21,8 @@ struct Action {
       : kind(action_kind), stage(action_stage), micro_batch(action_micro_batch) {}
 
   ActionKind kind = ActionKind::kForward;
-  // A backward that PyTorch's CSV form writes into one cell with the forward before it, "(0F5;7B2)OVERLAP_F_B". Here the
-  // two run in this order. Not part of equality.
+  // A backward that PyTorch's CSV form writes into one cell with the forward before it, "(0F5;7B2)OVERLAP_F_B". Here
+  // the two run in this order. Not part of equality.
   bool shares_cell = false;
   std::int32_t stage = 0;
   std::int32_t micro_batch = 0;

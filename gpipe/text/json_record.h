@@ -1,6 +1,6 @@
 // Reads the one shape of JSON the library takes, {"field": scalar, "table": [{"field": scalar, ...}, ...], ...},
-// remembers where everything stood, and says where and why it cannot read a field. What the names and the values mean is
-// the caller's business.
+// remembers where everything stood, and says where and why it cannot read a field. What the names and the values mean
+// is the caller's business.
 #pragma once
 
 #include <cstddef>

@@ -11,8 +11,8 @@
 namespace gpipe::schedules {
 namespace {
 
-// Appends the actions of one worker, each for the next micro-batch of its direction and chunk. The order is laid out for
-// at least 2K micro-batches; actions of those that do not exist are only counted.
+// Appends the actions of one worker, each for the next micro-batch of its direction and chunk. The order is laid out
+// for at least 2K micro-batches; actions of those that do not exist are only counted.
 class Line {
  public:
   Line(Schedule& schedule, int worker)

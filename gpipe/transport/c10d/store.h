@@ -82,8 +82,9 @@ class StoreServer {
 // A rank's connection to the store, as c10d wants it. What c10d does not use here throws c10::Error: compareSet,
 // deleteKey and getNumKeys.
 //
-// A wait looks again and again: it is used at the start only, and its connection is always in a known state. Throws PeerError (of rank 0) if the server does not answer within the timeout, and from then on;
-// c10::Error if a key does not come in time.
+// A wait looks again and again: it is used at the start only, and its connection is always in a known state. Throws
+// PeerError (of rank 0) if the server does not answer within the timeout, and from then on; c10::Error if a key does
+// not come in time.
 //
 // Thread-safe.
 class ProvenStore : public c10d::Store {
