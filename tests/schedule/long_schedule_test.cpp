@@ -26,15 +26,15 @@ Schedule spelled_out(const LongSchedule& schedule) {
     std::vector<Action>& actions = result.workers[worker];
     actions.clear();
     const auto last = static_cast<int>(schedule.num_added_rounds);
-    // Micro-batches behind a round of their own kind and stage are later by all rounds that were added there.
-    std::vector<int> later(static_cast<std::size_t>(kNumActionKinds) * schedule.num_stages(), 0);
-    const auto kind_of = [](const Action& action) {
-      return static_cast<std::size_t>(action.stage) * kNumActionKinds + static_cast<std::size_t>(action.kind);
+    // Micro-batches behind a round of their own direction and stage are later by all rounds that were added there.
+    std::vector<int> later(std::size_t{2} * static_cast<std::size_t>(schedule.num_stages()), 0);
+    const auto direction_of = [](const Action& action) {
+      return static_cast<std::size_t>(action.stage) * 2 + (action.kind == ActionKind::kForward ? 0 : 1);
     };
     const auto add = [&](int begin, int end, int by) {
       for (int index = begin; index < end; ++index) {
         Action action = written[index];
-        action.micro_batch += by + later[kind_of(action)];
+        action.micro_batch += by + later[direction_of(action)];
         actions.push_back(action);
       }
     };
@@ -46,7 +46,7 @@ Schedule spelled_out(const LongSchedule& schedule) {
       }
       at = round.worker_end[worker];
       for (int index = round.worker_begin[worker]; index < at; ++index) {
-        later[kind_of(written[index])] = last * schedule.period;
+        later[direction_of(written[index])] = last * schedule.period;
       }
     }
     add(at, static_cast<int>(written.size()), 0);
