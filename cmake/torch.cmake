@@ -80,6 +80,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/stage/dropped_layers.cpp
   gpipe/execute/stage/earlier_gradients.cpp
   gpipe/execute/stage/kept_inputs.cpp
+  gpipe/execute/stage/own_gradients.cpp
   gpipe/execute/stage/rematerialized_layers.cpp
   gpipe/execute/stage/stage.cpp
   gpipe/execute/stage/stage_layers.cpp

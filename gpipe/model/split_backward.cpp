@@ -1,5 +1,6 @@
 #include "gpipe/model/split_backward.h"
 
+#include <fmt/format.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
@@ -10,6 +11,8 @@
 #include <unordered_map>
 #include <utility>
 #include <vector>
+
+#include "gpipe/error.h"
 
 namespace gpipe::detail {
 namespace {
@@ -71,7 +74,15 @@ bool is_convolution(std::string_view name) {
 // Whether it computes only those outputs that are asked for, and nobody sees that it runs twice.
 bool can_run_twice(Node& node, std::string_view name) {
   if (dynamic_cast<torch::autograd::TraceableFunction*>(&node) == nullptr || has_hooks(node)) return false;
-  return !starts_with(name, "MkldnnRnnLayer");  // generated, but all or nothing
+  // Generated, but all or nothing.
+  constexpr std::array<std::string_view, 11> kWhole = {
+      "MkldnnRnnLayer",     "CudnnRnn",  "MiopenRnn",      "ScaledDotProduct", "FlashAttention",
+      "EfficientAttention", "ThnnFused", "CudnnBatchNorm", "MiopenBatchNorm",  "Prelu",
+      "MkldnnLinear"};
+  for (const std::string_view start : kWhole) {
+    if (starts_with(name.substr(name[0] == '_' ? 1 : 0), start)) return false;
+  }
+  return true;
 }
 
 // What a node leads to.
@@ -87,14 +98,14 @@ class SplitBackward::Walk {
     for (const Edge& root : roots) visit(root.function.get());
     choose(which);
     spread();
+    while (join_parameters(kDeferred)) spread();
   }
 
-  bool leads_to_input() const { return (leads_to_ & kInput) != 0; }
   bool leads_to_deferred() const { return (leads_to_ & kDeferred) != 0; }
 
   // Takes back the deferral of what is below nodes that cannot be split.
   void respect_unsplit_nodes(std::set<std::string>& names) {
-    while (find_unsplit_nodes(names)) spread();
+    while (find_unsplit_nodes(names) || join_parameters(kPrompt)) spread();
   }
 
   ReadyBackward run(ReadyBackward backward) {
@@ -201,6 +212,32 @@ class SplitBackward::Walk {
     }
   }
 
+  // A node over parameters only is not split, because the graphs of several micro-batches may share it: all leaves below
+  // it become `kind` if they are of both kinds. Whether there was any.
+  bool join_parameters(std::uint8_t kind) {
+    bool found = false;
+    for (std::size_t index = 0; index < nodes_.size(); ++index) {
+      if (num_children(index) == 0 || nodes_[index].leads_to != (kPrompt | kDeferred)) continue;
+      make_leaves(index, kind);
+      found = true;
+    }
+    return found;
+  }
+
+  void make_leaves(std::size_t top, std::uint8_t kind) {
+    std::set<std::size_t> seen;
+    std::vector<std::size_t> path = {top};
+    while (!path.empty()) {
+      const std::size_t index = path.back();
+      path.pop_back();
+      if (!seen.insert(index).second) continue;
+      if (num_children(index) == 0) nodes_[index].leads_to = kind;
+      for (std::size_t edge = 0; edge < num_children(index); ++edge) {
+        if (child(index, edge) != kNoNode) path.push_back(child(index, edge));
+      }
+    }
+  }
+
   bool can_wait(std::size_t index) const { return index != kNoNode && nodes_[index].leads_to == kDeferred; }
 
   bool is_split(std::size_t index) const {
@@ -220,25 +257,11 @@ class SplitBackward::Walk {
       if (can_run_twice(*nodes_[index].node, name)) continue;
       names.insert(name);
       for (std::size_t edge = 0; edge < num_children(index); ++edge) {
-        if (can_wait(child(index, edge))) need_now(child(index, edge));
+        if (can_wait(child(index, edge))) make_leaves(child(index, edge), kPrompt);
       }
       found = true;
     }
     return found;
-  }
-
-  // All leaves below it. They may be below others, too: the caller spreads it again.
-  void need_now(std::size_t top) {
-    std::vector<std::size_t> path = {top};
-    while (!path.empty()) {
-      const std::size_t index = path.back();
-      path.pop_back();
-      if (!can_wait(index)) continue;
-      nodes_[index].leads_to = kPrompt;
-      for (std::size_t edge = 0; edge < num_children(index); ++edge) {
-        if (child(index, edge) != kNoNode) path.push_back(child(index, edge));
-      }
-    }
   }
 
   // After the run: cuts what was needed now off a split node, and lets the rest start there.
@@ -268,8 +291,14 @@ ReadyBackward SplitBackward::run_inputs(LayerGraph& graph, Tensors grads) {
   }
   if (!graph.boundary->requires_grad()) return backward;
   Walk walk(backward.edges(), graph.boundary.get(), which_);
-  if (!walk.leads_to_input()) return backward;
   walk.respect_unsplit_nodes(unsplit_nodes_);
+  if (which_ == DeferredWeights::kAll && is_order_given_ && !unsplit_nodes_.empty()) {
+    throw InvalidArgument(fmt::format(
+        "the schedule has input gradients in another order than that of the micro-batches, and the backward "
+        "of {} cannot be split, so that the gradients of its weights would be added up in that order; put "
+        "the input gradients of each stage in ascending order",
+        *unsplit_nodes_.begin()));
+  }
   if (!walk.leads_to_deferred()) {
     backward.run();
     return {};

@@ -40,9 +40,11 @@ namespace gpipe::detail {
 // Splits the backwards of the graphs of a stage. Confined to its worker.
 class SplitBackward {
  public:
-  explicit SplitBackward(DeferredWeights which) : which_(which) {}
+  // If all are deferred because of the order of the schedule, a node that cannot be split is refused.
+  explicit SplitBackward(DeferredWeights which, bool is_order_given = false)
+      : which_(which), is_order_given_(is_order_given) {}
 
-  // Runs the part that is needed now, and gives the part that can wait. Where nothing needs an input gradient, all of
+  // Runs the part that is needed now, and gives the part that can wait. Throws InvalidArgument as said above. Where nothing needs an input gradient, all of
   // it can wait.
   ReadyBackward run_inputs(LayerGraph& graph, Tensors grads);
 
@@ -53,6 +55,7 @@ class SplitBackward {
   class Walk;
 
   const DeferredWeights which_;
+  const bool is_order_given_;
   std::set<std::string> unsplit_nodes_;
 };
 

@@ -49,6 +49,63 @@ TEST_F(SplitScheduleTest, InputGradientsInAnotherOrderChangeNothing) {
                    train_plainly(model, 16));
 }
 
+TEST_F(SplitScheduleTest, WholeBackwardsBetweenInputGradientsInAnotherOrderChangeNothing) {
+  const TestModel model = make_model("transformer");
+  const Schedule schedule = parse_text(
+      "F0 F1 F2 F3 I1 I2 B0 W1 W2 B3\n"
+      "F0 F1 F2 F3 I1 I2 B0 W1 W2 B3\n");
+  expect_same_bits(train_pipelined(model, 16, split_options(model, "1f1b", 2).custom_schedule(schedule)),
+                   train_plainly(model, 16));
+}
+
+// With one sample, the gradient of the shift is a view of that of the output, which others still read.
+struct ShiftImpl : torch::nn::Module {
+  ShiftImpl() {
+    weight = register_parameter("weight", torch::randn({4, 4}));
+    shift = register_parameter("shift", torch::randn({4}));
+  }
+  at::Tensor forward(const at::Tensor& input) { return input.matmul(weight) + shift.unsqueeze(0); }
+  at::Tensor weight, shift;
+};
+TORCH_MODULE(Shift);
+
+struct OnlyShiftImpl : torch::nn::Module {
+  OnlyShiftImpl() { shift = register_parameter("shift", torch::randn({1, 4})); }
+  at::Tensor forward(const at::Tensor& input) { return input + shift; }
+  at::Tensor shift;
+};
+TORCH_MODULE(OnlyShift);
+
+TEST_F(SplitScheduleTest, GradientsThatAreViewsOfOthersAreNotAddedToWhileTheseAreRead) {
+  const auto make = [] {
+    torch::manual_seed(1);
+    return torch::nn::Sequential(Shift(), OnlyShift(), Shift(), Shift(), OnlyShift(), Shift());
+  };
+  torch::manual_seed(2);
+  const at::Tensor input = torch::randn({4, 4});
+  const at::Tensor target = torch::randn({4, 4});
+  torch::nn::Sequential plain = make();
+  for (int sample = 0; sample < 4; ++sample) {
+    (torch::mse_loss(plain->forward(input.narrow(0, sample, 1)), target.narrow(0, sample, 1)) * 0.25).backward();
+  }
+  const auto expect_plain = [&](const PipelineOptions& options, const std::string& what) {
+    Pipeline pipeline(make(), options);
+    pipeline->train_step(input, target, torch::nn::MSELoss());
+    for (std::size_t index = 0; index < plain->parameters().size(); ++index) {
+      EXPECT_TRUE(same_bits(pipeline->parameters()[index].grad(), plain->parameters()[index].grad()))
+          << what << " " << index;
+    }
+  };
+  for (const char* const schedule : {"gpipe", "1f1b", "zb-h1", "zb-h2"}) {
+    expect_plain(PipelineOptions(2).num_micro_batches(4).schedule(schedule).balance({3, 3}), schedule);
+  }
+  expect_plain(PipelineOptions(3).num_micro_batches(4).schedule("zb-v").balance({1, 1, 1, 1, 1, 1}), "zb-v");
+  const Schedule late = parse_text(
+      "F0 F1 F2 F3 I0 I1 I2 I3 W0 W1 W2 W3\n"
+      "F0 F1 F2 F3 I0 I1 I2 I3 W0 W1 W2 W3\n");
+  expect_plain(PipelineOptions(2).num_micro_batches(4).custom_schedule(late).balance({3, 3}), "late");
+}
+
 TEST_F(SplitScheduleTest, ADropInForwardAndBackwardHaveTheSameBits) {
   const auto make = [] {
     torch::manual_seed(11);
@@ -145,6 +202,20 @@ TEST_F(SplitScheduleTest, TheResultAndTheTraceSayOnceWhichBackwardCannotBeSplit)
   EXPECT_THAT(result.timeline.notes.front(), HasSubstr("OwnProduct"));
   EXPECT_THAT(to_chrome_trace(result.timeline), HasSubstr("OwnProduct"));
   EXPECT_THAT(step("1f1b").timeline.notes, IsEmpty());
+}
+
+TEST_F(SplitScheduleTest, ABackwardThatCannotBeSplitIsRefusedWhereItsOrderWouldBeWrong) {
+  torch::manual_seed(1);
+  const torch::nn::Sequential model(torch::nn::Linear(4, 4), torch::nn::Linear(4, 4), OwnLinear(), OwnLinear());
+  const Schedule schedule = parse_text("F0 F1 I1 I0 W0 W1\nF0 F1 I1 I0 W0 W1\n");
+  Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2).custom_schedule(schedule).balance({2, 2}));
+  try {
+    pipeline->train_step(torch::randn({4, 4}), torch::randn({4, 4}), torch::nn::MSELoss());
+    FAIL() << "no error";
+  } catch (const ActionError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("OwnProduct"));
+    EXPECT_THAT(error.what(), HasSubstr("ascending order"));
+  }
 }
 
 TEST_F(SplitScheduleTest, AnErrorInAWeightGradientNamesItsAction) {

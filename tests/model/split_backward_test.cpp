@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/model/memory_account.h"
@@ -398,6 +399,37 @@ TEST(SplitBackward, HooksOfTheUserRunOnce) {
   SplitBackward(DeferredWeights::kMatrices).run_inputs(graph, output_grads(network)).run();
   EXPECT_EQ(num_calls, 1);
   EXPECT_TRUE(test::same_bits(first->weight.grad(), expected));
+}
+
+// What a layer computes from its parameters once a step is part of the graphs of all micro-batches.
+TEST(SplitBackward, NodesOverParametersOnlyAreNotCut) {
+  for (const DeferredWeights which : {DeferredWeights::kMatrices, DeferredWeights::kAll}) {
+    torch::manual_seed(3);
+    const at::Tensor weight = torch::randn({6, 6}).requires_grad_();
+    const at::Tensor bias = torch::randn({6}).requires_grad_();
+    const at::Tensor input = torch::randn({4, 6});
+    const auto run = [&](bool is_split) {
+      const at::Tensor sum = weight + bias;
+      SplitBackward split(which);
+      std::vector<ReadyBackward> later;
+      for (int micro_batch = 0; micro_batch < 3; ++micro_batch) {
+        Tensors entries = {input * (micro_batch + 1)};
+        const std::shared_ptr<Boundary> boundary = Boundary::enter(entries, {true});
+        LayerGraph graph{boundary, Roots({torch::tanh(entries.front().matmul(sum))})};
+        if (is_split) {
+          later.push_back(split.run_inputs(graph, {torch::ones({4, 6})}));
+        } else {
+          graph.roots.backward_from({torch::ones({4, 6})}).run();
+        }
+      }
+      for (ReadyBackward& backward : later) backward.run();
+      return Tensors{std::exchange(weight.mutable_grad(), {}), std::exchange(bias.mutable_grad(), {})};
+    };
+    const Tensors expected = run(false);
+    const Tensors got = run(true);
+    EXPECT_TRUE(test::same_bits(got[0], expected[0]));
+    EXPECT_TRUE(test::same_bits(got[1], expected[1]));
+  }
 }
 
 TEST(SplitBackward, AnUndefinedGradientMeansZero) {

@@ -279,7 +279,7 @@ class GradientReducer : public GradientSum {
       begin += parameter.numel();
       if (counts.data_ptr<double>()[place] == 0) continue;
       at::Tensor& grad = parameter.mutable_grad();
-      if (grad.defined()) {
+      if (grad.defined() && grad.storage().use_count() == 1) {
         grad.copy_(sum);
       } else {
         grad = sum.to(parameter.options().requires_grad(false), /*non_blocking=*/false, /*copy=*/true);

@@ -24,8 +24,11 @@ void choose_deferred_weights(const Schedule& schedule, DeferredWeights which, st
   for (StageParts& stage : stages) stage.deferred_weights = which;
   for (const auto& actions : schedule.workers) {
     for (const Action& action : actions) {
-      if (action.kind != ActionKind::kInputGrad) continue;
-      if (action.micro_batch < last[action.stage]) stages[action.stage].deferred_weights = DeferredWeights::kAll;
+      if (!makes_input_grad(action.kind)) continue;
+      if (action.micro_batch < last[action.stage]) {
+        stages[action.stage].deferred_weights = DeferredWeights::kAll;
+        stages[action.stage].defers_for_order = true;
+      }
       last[action.stage] = action.micro_batch;
     }
   }

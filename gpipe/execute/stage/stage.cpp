@@ -214,6 +214,7 @@ bool Stage::is_weighted(const std::vector<Packet>& inputs) const {
 void Stage::begin_backward(bool is_weighted) {
   if (std::exchange(has_backward_begun_, true)) return;
   if (is_weighted) earlier_gradients_.set_aside(parts_.layers);
+  own_gradients_.watch(parts_.layers);
   if (settings_->on_first_backward) settings_->on_first_backward(parts_.index);
 }
 

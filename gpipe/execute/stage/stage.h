@@ -10,6 +10,7 @@
 
 #include "gpipe/execute/stage/earlier_gradients.h"
 #include "gpipe/execute/stage/layer_range.h"
+#include "gpipe/execute/stage/own_gradients.h"
 #include "gpipe/execute/stage/stage_layers.h"
 #include "gpipe/execute/stage/stage_parts.h"
 #include "gpipe/execute/stage/step_settings.h"
@@ -109,6 +110,7 @@ class Stage {
   bool has_backward_begun_ = false;
   std::size_t num_last_parts_ = 0;
   EarlierGradients earlier_gradients_;
+  detail::OwnGradients own_gradients_;
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;
   std::map<int, Tensors> tied_grads_;  // by the stage they came from

@@ -42,7 +42,7 @@ StageLayers::StageLayers(const StageParts& parts)
       whole_(whole_range(parts)),
       modes_(parts.layers),
       dropped_(fmt::format("stage {}", parts.index), parts.layers, DroppedLayers::HandedOn::kRefuseChanges),
-      split_(parts.deferred_weights) {
+      split_(parts.deferred_weights, parts.defers_for_order) {
   if (parts.rematerialization.empty()) return;
   rematerialized_ = std::make_unique<RematerializedLayers>(parts.layers, parts.skips, whole_, parts.rematerialization);
 }

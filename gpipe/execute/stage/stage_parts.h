@@ -33,6 +33,7 @@ struct StageParts {
   Rematerialization rematerialization;
   // What an input gradient leaves to the weight gradient.
   DeferredWeights deferred_weights = DeferredWeights::kMatrices;
+  bool defers_for_order = false;  // all, because the input gradients are not in the order of the micro-batches
   // Of the whole model; only for a rematerialization.
   std::vector<SkipProfile> skips;
   // What its memory is booked on; null: it is not measured.
