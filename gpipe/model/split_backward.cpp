@@ -212,8 +212,8 @@ class SplitBackward::Walk {
     }
   }
 
-  // A node over parameters only is not split, because the graphs of several micro-batches may share it: all leaves below
-  // it become `kind` if they are of both kinds. Whether there was any.
+  // A node over parameters only is not split, because the graphs of several micro-batches may share it: all leaves
+  // below it become `kind` if they are of both kinds. Whether there was any.
   bool join_parameters(std::uint8_t kind) {
     bool found = false;
     for (std::size_t index = 0; index < nodes_.size(); ++index) {

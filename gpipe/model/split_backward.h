@@ -44,8 +44,8 @@ class SplitBackward {
   explicit SplitBackward(DeferredWeights which, bool is_order_given = false)
       : which_(which), is_order_given_(is_order_given) {}
 
-  // Runs the part that is needed now, and gives the part that can wait. Throws InvalidArgument as said above. Where nothing needs an input gradient, all of
-  // it can wait.
+  // Runs the part that is needed now, and gives the part that can wait. Throws InvalidArgument as said above. Where
+  // nothing needs an input gradient, all of it can wait.
   ReadyBackward run_inputs(LayerGraph& graph, Tensors grads);
 
   // Why some weights are not deferred, by the name of the node that cannot be split.
