@@ -292,7 +292,7 @@ ReadyBackward SplitBackward::run_inputs(LayerGraph& graph, Tensors grads) {
   if (!graph.boundary->requires_grad()) return backward;
   Walk walk(backward.edges(), graph.boundary.get(), which_);
   walk.respect_unsplit_nodes(unsplit_nodes_);
-  if (which_ == DeferredWeights::kAll && is_order_given_ && !unsplit_nodes_.empty()) {
+  if (is_order_given_ && !unsplit_nodes_.empty()) {
     throw InvalidArgument(fmt::format(
         "the schedule has input gradients in another order than that of the micro-batches, and the backward "
         "of {} cannot be split, so that the gradients of its weights would be added up in that order; put "

@@ -18,6 +18,24 @@ class BitwiseTest : public ::testing::TestWithParam<std::string> {
  protected:
   // The reference runs with as many intra-op threads as a stage.
   void SetUp() override { at::set_num_threads(1); }
+
+  // In every recompute mode.
+  static void expect_trains_as(const Trained& plain, const TestModel& model, std::int64_t num_samples, int workers,
+                               const std::string& schedule) {
+    const int num_stages = find_schedule(schedule).default_chunks * workers;
+    for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
+      SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers << " workers, "
+                                      << schedule << ", recompute " << name(recompute));
+      expect_same_bits(train_pipelined(model, num_samples,
+                                       PipelineOptions(workers)
+                                           .num_micro_batches(kNumMicroBatches)
+                                           .schedule(schedule)
+                                           .recompute(recompute)
+                                           .balance(even_balance(model.chain.size(), num_stages))),
+                       plain);
+      if (HasFailure()) return;
+    }
+  }
 };
 
 TEST_P(BitwiseTest, EveryNumberOfStagesScheduleAndRecomputeModeTrainsAsThePlainModelDoes) {
@@ -26,19 +44,8 @@ TEST_P(BitwiseTest, EveryNumberOfStagesScheduleAndRecomputeModeTrainsAsThePlainM
     const Trained plain = train_plainly(model, num_samples);
     for (const int workers : {1, 2, 3, 4, 8}) {
       for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
-        const int num_stages = schedule == "interleaved" ? 2 * workers : workers;
-        for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
-          SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers
-                                          << " workers, " << schedule << ", recompute " << name(recompute));
-          expect_same_bits(train_pipelined(model, num_samples,
-                                           PipelineOptions(workers)
-                                               .num_micro_batches(kNumMicroBatches)
-                                               .schedule(schedule)
-                                               .recompute(recompute)
-                                               .balance(even_balance(model.chain.size(), num_stages))),
-                           plain);
-          ASSERT_FALSE(HasFailure());
-        }
+        expect_trains_as(plain, model, num_samples, workers, schedule);
+        ASSERT_FALSE(HasFailure());
       }
     }
   }
@@ -51,19 +58,8 @@ TEST_P(BitwiseTest, EveryScheduleWithASplitBackwardTrainsAsThePlainModelDoes) {
     const Trained plain = train_plainly(model, num_samples);
     for (const int workers : all_workers) {
       for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v"}) {
-        const int num_stages = find_schedule(schedule).default_chunks * workers;
-        for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
-          SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers
-                                          << " workers, " << schedule << ", recompute " << name(recompute));
-          expect_same_bits(train_pipelined(model, num_samples,
-                                           PipelineOptions(workers)
-                                               .num_micro_batches(kNumMicroBatches)
-                                               .schedule(schedule)
-                                               .recompute(recompute)
-                                               .balance(even_balance(model.chain.size(), num_stages))),
-                           plain);
-          ASSERT_FALSE(HasFailure());
-        }
+        expect_trains_as(plain, model, num_samples, workers, schedule);
+        ASSERT_FALSE(HasFailure());
       }
     }
   }
