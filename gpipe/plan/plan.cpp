@@ -102,11 +102,13 @@ Plan make_plan(const Profile& profile, const PlanOptions& options, int chunks, P
 }  // namespace
 
 Schedule schedule_of(const Plan& plan) {
+  if (plan.order) return *plan.order;
   return with_modes(make_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks),
                     plan.recompute, plan.recompute_by_stage);
 }
 
 LongSchedule long_schedule_of(const Plan& plan) {
+  if (plan.order) return written_out(*plan.order);
   return with_modes(make_long_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks),
                     plan.recompute, plan.recompute_by_stage);
 }
@@ -169,6 +171,18 @@ Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const 
   const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
   return make_plan(profile, options, chunks,
                    partition_of(as_run(profile, schedule.written), layers_per_stage, for_partition));
+}
+
+Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
+                     const std::vector<int>& layers_per_stage) {
+  const int chunks = order.num_stages / order.num_workers();
+  const LongSchedule schedule = written_out(order);
+  const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
+  Plan plan = make_plan(profile, options, chunks,
+                        partition_of(as_run(profile, order), layers_per_stage, for_partition));
+  plan.schedule = order.name;
+  plan.order = std::move(order);
+  return plan;
 }
 
 Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int num_micro_batches) {

@@ -15,7 +15,10 @@
 
 namespace gpipe {
 
-// What is left to choose (num_micro_batches 0, schedule "auto", Recompute::kAuto) is chosen by `plan`.
+// The name of a schedule that is searched for one model: see schedule_search.h.
+constexpr const char* kSearchedSchedule = "search";
+
+// What is left to choose (num_micro_batches 0, schedule "auto" or "search", Recompute::kAuto) is chosen by `plan`.
 struct PlanOptions {
   int num_stages = 1;         // workers; the schedule puts `chunks` stages on each
   int num_micro_batches = 1;  // 0 = choose, which needs mini_batch_samples
@@ -32,6 +35,11 @@ struct PlanOptions {
   std::vector<double> worker_speed;                // one per worker; empty = 1 for all
   std::optional<std::int64_t> memory_limit_bytes;  // per worker
   int optimizer_slots = 2;
+  // Of a search: its work, about in seconds; what it draws by; whether the first stage stays on the first worker and
+  // the last on the last, for programs that give inputs to the one and targets to the other. See search_schedules.
+  double search_seconds = 20;
+  std::uint64_t search_seed = 0;
+  bool search_keeps_ends = false;
 };
 
 // A plain value: every worker and every process can load the same one. See plan_json.h.
@@ -42,6 +50,7 @@ struct Plan {
   Recompute recompute = Recompute::kNever;    // kAuto if the stages have modes of their own
   std::vector<Recompute> recompute_by_stage;  // empty = `recompute` for all
   std::vector<int> layers_per_stage;
+  std::optional<Schedule> order;  // of one that was searched, with its recomputes; the others are known by their name
   // One per stage: which of its layers, counted from its first, drop their activations; none at all = all keep them.
   std::vector<Rematerialization> rematerialization;
   Partition partition;                             // predicted seconds and bytes of each stage
@@ -70,6 +79,11 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
 
 // The same with a given partition, whatever the memory limit.
 Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage);
+
+// The same for an order of actions of any origin, with its recomputes, instead of the schedule of the options, whose
+// modes are written down as they are. REQUIRES: as many stages on every worker.
+Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
+                     const std::vector<int>& layers_per_stage);
 
 // The profile of a micro-batch when `mini_batch_samples` are split into that many: seconds, activations, working sets,
 // outputs and skips grow with the number of samples, parameters and buffers do not. Bytes are those of the largest

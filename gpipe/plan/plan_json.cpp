@@ -10,6 +10,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/schedule/validate.h"
 #include "gpipe/text/json.h"
 #include "gpipe/text/json_record.h"
 
@@ -28,7 +29,7 @@ const JsonForm kStageForm = {
      "recompute_seconds", "update_seconds", "static_bytes", "activation_bytes", "input_bytes", "output_bytes",
      "kept_input_bytes", "forward_working_bytes", "backward_working_bytes", "recompute", "rematerialization"},
     16};
-const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
+const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed", "actions"}, 0};
 const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kTables = {"stages", "workers", "skips"};
 
@@ -60,11 +61,23 @@ Json stage_object(const Plan& plan, std::size_t stage) {
   return json;
 }
 
-Json worker_object(const Plan& plan, std::size_t worker) {
+// `lines`: of the text form of the plan's order, if it has one.
+Json worker_object(const Plan& plan, std::size_t worker, const std::vector<std::string>& lines) {
   Json json = Json::object();
   if (!plan.predicted_peak_bytes.empty()) json["predicted_peak_bytes"] = plan.predicted_peak_bytes[worker];
   if (!plan.costs.worker_speed.empty()) json["speed"] = plan.costs.worker_speed[worker];
+  if (plan.order) json["actions"] = lines[worker];
   return json;
+}
+
+std::vector<std::string> lines_of(const std::string& text) {
+  std::vector<std::string> lines;
+  for (std::size_t begin = 0; begin < text.size();) {
+    const std::size_t end = std::min(text.find('\n', begin), text.size());
+    lines.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return lines;
 }
 
 Recompute read_mode(const JsonReader& record) {
@@ -111,6 +124,7 @@ class PlanReader {
     check_stages(top);
     for_each("workers", kWorkerForm, [this](const JsonReader& worker) { read_worker(worker); });
     check_workers();
+    read_order();
     for_each("skips", kSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
     add_up(plan_.partition, plan_.num_micro_batches);
     return std::move(plan_);
@@ -136,6 +150,7 @@ class PlanReader {
     if (top.has("link_bytes_per_second")) {
       plan_.costs.link.bytes_per_second = read_positive(top, "link_bytes_per_second");
     }
+    if (plan_.schedule == kSearchedSchedule) return;
     try {
       const ScheduleInfo& info = find_schedule(plan_.schedule);
       if (!info.any_chunks && plan_.chunks != info.default_chunks) {
@@ -184,6 +199,37 @@ class PlanReader {
       plan_.predicted_peak_bytes.push_back(record.bytes("predicted_peak_bytes"));
     }
     if (record.has("speed")) plan_.costs.worker_speed.push_back(read_positive(record, "speed"));
+    const bool is_searched = plan_.schedule == kSearchedSchedule;
+    if (is_searched != record.has("actions")) {
+      record.fail(record.offset(), is_searched ? "\"actions\" is missing, and the schedule of the plan is a search's"
+                                               : "\"actions\" is given, but the schedule of the plan has a name");
+    }
+    if (is_searched) order_text_ += record.string("actions") + "\n";
+  }
+
+  void read_order() {
+    if (plan_.schedule != kSearchedSchedule) return;
+    const JsonTable& table = *find_json_table(tables_, "workers");
+    const auto fail = [&](const std::string& why) { json_fail_at(json_, table.name_offset, why); };
+    Schedule order;
+    try {
+      order = parse_text(order_text_);
+      ValidateOptions prove_only;
+      prove_only.compute_capacities = false;
+      validate(order, prove_only);
+    } catch (const Error& error) {
+      fail(fmt::format("the actions are no schedule: {}", error.what()));
+    }
+    const bool fits = order.num_workers() == plan_.num_workers() &&
+                      order.num_stages == static_cast<int>(plan_.layers_per_stage.size()) &&
+                      order.num_micro_batches == plan_.num_micro_batches;
+    if (!fits) {
+      fail(fmt::format("the actions are for {} workers, {} stages and {} micro-batches; expected {}, {} and {}",
+                       order.num_workers(), order.num_stages, order.num_micro_batches, plan_.num_workers(),
+                       plan_.layers_per_stage.size(), plan_.num_micro_batches));
+    }
+    order.name = plan_.schedule;
+    plan_.order = std::move(order);
   }
 
   void check_workers() const {
@@ -213,6 +259,7 @@ class PlanReader {
   const std::string_view json_;
   const JsonTables tables_;
   Plan plan_;
+  std::string order_text_;  // of a searched schedule
 };
 
 }  // namespace
@@ -234,7 +281,10 @@ std::string to_json(const Plan& plan) {
   for (std::size_t stage = 0; stage < plan.layers_per_stage.size(); ++stage) {
     top["stages"].push_back(stage_object(plan, stage));
   }
-  for (int worker = 0; worker < plan.num_workers(); ++worker) top["workers"].push_back(worker_object(plan, worker));
+  const std::vector<std::string> lines = plan.order ? lines_of(to_text(*plan.order)) : std::vector<std::string>();
+  for (int worker = 0; worker < plan.num_workers(); ++worker) {
+    top["workers"].push_back(worker_object(plan, worker, lines));
+  }
   for (std::size_t skip = 0; skip < plan.costs.skip_bytes.size(); ++skip) {
     const SkipRoute& route = plan.costs.routes.skips[skip];
     top["skips"].push_back(

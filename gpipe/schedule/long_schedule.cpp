@@ -7,7 +7,9 @@
 #include <vector>
 
 #include "gpipe/error.h"
+#include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/registry.h"
+#include "gpipe/schedule/validate.h"
 
 namespace gpipe {
 namespace {
@@ -278,6 +280,19 @@ LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_
   result.num_added_rounds = 0;
   result.rounds.clear();
   if (!find_order(result)) throw Error(result.written.name + ": the schedule cannot run; a defect");
+  return result;
+}
+
+LongSchedule written_out(Schedule schedule) {
+  check_structure(schedule);
+  LongSchedule result;
+  result.written = std::move(schedule);
+  result.num_micro_batches = result.written.num_micro_batches;
+  if (!find_order(result)) {
+    ValidateOptions prove_only;
+    prove_only.compute_capacities = false;
+    validate(result.written, prove_only);  // says why
+  }
   return result;
 }
 

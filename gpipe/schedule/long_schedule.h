@@ -60,6 +60,9 @@ struct LongSchedule {
 // Throws as make_schedule does; the limit of actions is for those that are written.
 LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks = 0);
 
+// One of any origin, written out. Throws ScheduleError if it cannot run.
+LongSchedule written_out(Schedule schedule);
+
 // As with_recompute does for schedules.
 LongSchedule with_recompute(const LongSchedule& schedule, Recompute mode);
 LongSchedule with_recompute(const LongSchedule& schedule, const std::vector<Recompute>& by_stage);

@@ -12,6 +12,7 @@
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/forecast.h"
 #include "gpipe/simulate/plan_trials.h"
+#include "gpipe/simulate/schedule_search.h"
 #include "gpipe/text/byte_text.h"
 #include "gpipe/text/layout.h"
 #include "gpipe/text/require.h"
@@ -229,6 +230,28 @@ Plan make_plan(const Profile& profile, PlanOptions options, const Trial& trial) 
   return result;
 }
 
+// With the schedules that the search began with as further candidates.
+PlanSearch searched(const Profile& profile, const PlanOptions& options) {
+  ScheduleSearch search = search_schedules(profile, options);
+  PlanSearch result;
+  result.best = std::move(search.best);
+  const Plan& best = result.best;
+  PlanCandidate found;
+  found.schedule = best.schedule;
+  found.chunks = best.chunks;
+  found.num_micro_batches = best.num_micro_batches;
+  found.recompute = best.rematerialization.empty() ? best.recompute_by_stage.empty() ? name(best.recompute) : kPerStage
+                                                   : kPerLayer;
+  found.step_seconds = best.predicted_step_seconds;
+  const auto fullest = std::max_element(best.predicted_peak_bytes.begin(), best.predicted_peak_bytes.end());
+  found.fullest_bytes = *fullest;
+  found.fullest_worker = static_cast<int>(fullest - best.predicted_peak_bytes.begin());
+  found.layers_per_stage = best.layers_per_stage;
+  result.candidates = std::move(search.named);
+  result.candidates.insert(result.candidates.begin(), std::move(found));
+  return result;
+}
+
 // The choices worth a closer look.
 std::vector<std::size_t> nearest_choices(const std::vector<Found>& all) {
   std::vector<const Found*> ordered;
@@ -330,6 +353,7 @@ PlanSearch cut_only(const Profile& profile, const PlanOptions& options) {
 
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
   check(options);
+  if (options.schedule == kSearchedSchedule) return searched(profile, options);
   if (is_fixed(options) && options.objective != Objective::kMakespan) return cut_only(profile, options);
   std::vector<PlanOptions> choices;
   std::vector<Found> all;

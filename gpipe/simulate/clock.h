@@ -1,0 +1,115 @@
+// The clock of a simulated step: a player of the token game that keeps the time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "gpipe/report/timeline.h"
+#include "gpipe/schedule/token_game.h"
+#include "gpipe/simulate/cost_table.h"
+
+namespace gpipe {
+
+// See Note [Token game].
+class Clock {
+ public:
+  static constexpr std::uint32_t kNoCause = std::numeric_limits<std::uint32_t>::max();
+
+  // When a message has arrived or room was made, and the action that did it.
+  struct Token {
+    double seconds = 0;
+    std::uint32_t cause = kNoCause;
+  };
+
+  Clock(const Schedule& schedule, const FlowTable& table, const CostTable& costs, bool record)
+      : schedule_(schedule), table_(table), costs_(costs), record_(record) {
+    const int num_workers = schedule.num_workers();
+    now_.resize(num_workers);
+    ready_.resize(num_workers);
+    link_free_seconds_.assign(table.flows.size(), 0);
+    workers.resize(num_workers);
+    std::size_t offset = 0;
+    for (int worker = 0; worker < num_workers; ++worker) {
+      offsets_.push_back(static_cast<std::uint32_t>(offset));
+      offset += schedule.workers[worker].size();
+      if (record) workers[worker].spans.reserve(schedule.workers[worker].size());
+    }
+    if (record) causes.resize(offset, kNoCause);
+  }
+
+  void take(int worker, int, const Token& token) { later(ready_[worker], token); }
+
+  void start(int worker, int index) {
+    const Action& action = schedule_.workers[worker][index];
+    Token& now = now_[worker];
+    later(now, ready_[worker]);
+    ready_[worker] = {};
+    const double start = now.seconds;
+    const double end = start + costs_.seconds(action);
+    const std::uint32_t id = offsets_[worker] + static_cast<std::uint32_t>(index);
+    started_ = {start, id};
+    if (record_) {
+      causes[id] = now.cause;
+      workers[worker].spans.push_back({action, start, end});
+    }
+    now = {end, id};
+  }
+
+  Token slot(int, int) { return started_; }
+
+  void claim(int worker, int, const Token& token) { later(now_[worker], token); }
+
+  Token put(int worker, int flow) {
+    const Token& now = now_[worker];
+    if (table_.is_local(flow)) return now;
+    double& free = link_free_seconds_[flow];
+    free = std::max(free, now.seconds) + costs_.transfer_seconds[flow];
+    return {free + costs_.latency_seconds, now.cause};
+  }
+
+  void end(int, int) {}
+
+  void end_step(int worker) {
+    Token& now = now_[worker];
+    later(now, ready_[worker]);
+    WorkerTimeline& timeline = workers[worker];
+    timeline.update_start_seconds = now.seconds;
+    timeline.update_end_seconds = now.seconds + costs_.update_seconds[worker];
+    if (timeline.update_end_seconds > makespan_seconds || last_cause == kNoCause) last_cause = now.cause;
+    makespan_seconds = std::max(makespan_seconds, timeline.update_end_seconds);
+  }
+
+  std::vector<SpanRef> critical_path() const {
+    std::vector<SpanRef> path;
+    for (std::uint32_t id = last_cause; id != kNoCause; id = causes[id]) {
+      const auto worker = std::upper_bound(offsets_.begin(), offsets_.end(), id) - offsets_.begin() - 1;
+      path.push_back({static_cast<int>(worker), static_cast<int>(id - offsets_[worker])});
+    }
+    std::reverse(path.begin(), path.end());
+    return path;
+  }
+
+  double makespan_seconds = 0;
+  std::uint32_t last_cause = kNoCause;
+  std::vector<WorkerTimeline> workers;
+  std::vector<std::uint32_t> causes;  // of each action: the one it waited for
+
+ private:
+  static void later(Token& token, const Token& other) {
+    if (other.seconds > token.seconds) token = other;
+  }
+
+  const Schedule& schedule_;
+  const FlowTable& table_;
+  const CostTable& costs_;
+  const bool record_;
+  std::vector<Token> now_;                 // per worker: when it is free
+  std::vector<Token> ready_;               // per worker: when the messages taken for its next action had arrived
+  Token started_;                          // the action that started last
+  std::vector<double> link_free_seconds_;  // per flow
+  std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
+};
+
+}  // namespace gpipe
