@@ -29,7 +29,7 @@ class Clock {
     const int num_workers = schedule.num_workers();
     now_.resize(num_workers);
     ready_.resize(num_workers);
-    link_free_seconds_.assign(table.flows.size(), 0);
+    link_free_seconds_.assign(costs.num_links, 0);
     workers.resize(num_workers);
     std::size_t offset = 0;
     for (int worker = 0; worker < num_workers; ++worker) {
@@ -65,9 +65,9 @@ class Clock {
   Token put(int worker, int flow) {
     const Token& now = now_[worker];
     if (table_.is_local(flow)) return now;
-    double& free = link_free_seconds_[flow];
+    double& free = link_free_seconds_[costs_.link_of_flow[flow]];
     free = std::max(free, now.seconds) + costs_.transfer_seconds[flow];
-    return {free + costs_.latency_seconds, now.cause};
+    return {free + costs_.latency_seconds[flow], now.cause};
   }
 
   void end(int, int) {}
@@ -109,14 +109,15 @@ class Clock {
   std::vector<Token> now_;                 // per worker: when it is free
   std::vector<Token> ready_;               // per worker: when the messages taken for its next action had arrived
   Token started_;                          // the action that started last
-  std::vector<double> link_free_seconds_;  // per flow
+  std::vector<double> link_free_seconds_;  // per link: its messages are put by one worker, one after the other
   std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
 };
 
 // What the same schedule would take if messages cost nothing and had room.
 double makespan_without_communication(const Schedule& schedule, const FlowTable& table, CostTable costs) {
-  costs.latency_seconds = 0;
-  std::fill(costs.transfer_seconds.begin(), costs.transfer_seconds.end(), 0.0);
+  for (std::vector<double>* seconds : {&costs.latency_seconds, &costs.transfer_seconds}) {
+    std::fill(seconds->begin(), seconds->end(), 0.0);
+  }
   Clock clock(schedule, table, costs, false);
   TokenGame<Clock>(schedule, table, {}, clock).run();
   return clock.makespan_seconds;
@@ -177,9 +178,11 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
     timeline.workers[worker].peak_bytes = peak_bytes[worker];
   }
 
-  const bool free = options.capacities.empty() && cost_table.latency_seconds == 0 &&
-                    std::all_of(cost_table.transfer_seconds.begin(), cost_table.transfer_seconds.end(),
-                                [](double seconds) { return seconds == 0; });
+  const auto is_zero = [](const std::vector<double>& all) {
+    return std::all_of(all.begin(), all.end(), [](double seconds) { return seconds == 0; });
+  };
+  const bool free =
+      options.capacities.empty() && is_zero(cost_table.latency_seconds) && is_zero(cost_table.transfer_seconds);
   const double free_makespan =
       free ? timeline.makespan_seconds : makespan_without_communication(schedule, table, cost_table);
   timeline.breakdown = make_breakdown(timeline, schedule, cost_table, free_makespan);
