@@ -32,7 +32,6 @@ constexpr std::pair<std::string_view, const char*> kOptionNames[] = {
     {"threads_per_stage", "--threads-per-stage"},
     {"memory_limit_bytes", "--memory-limit"},
     {"mini_batch_samples", "--mini-batch"},
-    {"worker_speed", "--worker-speed"},
     {"optimizer_slots", "--optimizer-slots"},
     {"warmup_steps", "--warmup"},
     {"total_steps", "--steps"},

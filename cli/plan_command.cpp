@@ -168,6 +168,7 @@ struct PlanCommand {
   std::string profile;
   ScheduleOptions schedule;
   PlanOptions options;  // what is not in `schedule`
+  std::vector<double> speeds;
   std::string out;
   bool no_rematerialize = false;
   bool explain = false;
@@ -193,6 +194,11 @@ void check_usage(const PlanCommand& command) {
             "--no-rematerialize is about --recompute auto", "add that, or leave --no-rematerialize out");
   refuse_if(command.force && command.out.empty(), "--force is about --out, and there is none",
             "add --out FILE, or leave --force out");
+  const auto num_speeds = static_cast<std::int64_t>(command.speeds.size());
+  refuse_if(num_speeds > 0 && num_speeds != *command.schedule.num_workers,
+            fmt::format("--worker-speed has {} for {}", count_of(num_speeds, "number"),
+                        count_of(*command.schedule.num_workers, "worker")),
+            "give one number for each worker");
   if (!command.out.empty()) check_output_file(command.out, command.force);
 }
 
@@ -206,6 +212,7 @@ int run_plan(PlanCommand command) {
   options.chunks = command.schedule.chunks.value_or(0);
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
   options.rematerialize = !command.no_rematerialize;
+  options.workers = workers_of_speed(command.speeds);
   const PlanSearch search = search_plans(profile, options);
   const Forecast step = forecast(long_schedule_of(search.best), search.best.costs);
   if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);
@@ -234,7 +241,7 @@ void add_planning_options(CLI::App& app, PlanCommand& command) {
   planning.add("WHAT", "--objective", options.objective, parse_objective,
                "makespan: the simulated step; slowest-stage: the longest time of a stage, for the cut alone "
                "[makespan]");
-  planning.add("X,X,...", "--worker-speed", options.worker_speed, parse_speeds,
+  planning.add("X,X,...", "--worker-speed", command.speeds, parse_speeds,
                "Speed of each worker, 1 as profiled, such as 1,1,0.5 [1 each]");
   planning.add("N", "--optimizer-slots", options.optimizer_slots, parse_index,
                "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]");

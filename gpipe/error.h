@@ -40,18 +40,20 @@ class ParseError : public Error {
   std::int64_t column_;
 };
 
-// No partition fits the memory limit. `missing_bytes` is what the best partition lacks on its fullest stage;
+// No partition fits the memory limits. `missing_bytes` is what the best partition lacks on its fullest stage;
 // `smallest_num_stages` is the least number of stages that would fit, 0 if none does.
 class InfeasibleError : public Error {
  public:
-  InfeasibleError(const std::string& what, std::int64_t missing_bytes, int smallest_num_stages)
-      : Error(what), missing_bytes_(missing_bytes), smallest_num_stages_(smallest_num_stages) {}
+  InfeasibleError(const std::string& what, std::int64_t missing_bytes, int smallest_num_stages, int stage = 0)
+      : Error(what), missing_bytes_(missing_bytes), smallest_num_stages_(smallest_num_stages), stage_(stage) {}
   std::int64_t missing_bytes() const { return missing_bytes_; }
   int smallest_num_stages() const { return smallest_num_stages_; }
+  int stage() const { return stage_; }  // that lacks them, in the partition that lacks least
 
  private:
   std::int64_t missing_bytes_;
   int smallest_num_stages_;
+  int stage_;
 };
 
 // An allocation, or a transfer, that would take an account past its limit. The account is as it was before.

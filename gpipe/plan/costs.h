@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <vector>
 
+#include "gpipe/plan/worker_costs.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/liveness.h"
 
@@ -33,16 +33,10 @@ inline StageBytes stage_bytes(const StageCosts& costs) {
           costs.kept_input_bytes, costs.forward_working_bytes, costs.backward_working_bytes};
 }
 
-struct LinkCosts {
-  double latency_seconds = 0;
-  double bytes_per_second = std::numeric_limits<double>::infinity();
-  double transfer_seconds(std::int64_t bytes) const { return static_cast<double>(bytes) / bytes_per_second; }
-};
-
 struct Costs {
   std::vector<StageCosts> stages;        // one per stage
   LinkCosts link;                        // between any two workers; stages on one worker hand over for nothing
-  std::vector<double> worker_speed;      // 1 = as profiled; empty = 1 for all
+  std::vector<WorkerCosts> workers;      // one per worker; empty = all alike. See link_between
   Routes routes;                         // skips and ties
   std::vector<std::int64_t> skip_bytes;  // one per routes.skips
   std::vector<std::int64_t> tie_bytes;   // one per routes.ties

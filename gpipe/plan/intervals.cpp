@@ -17,9 +17,26 @@ double recompute_share(const PartitionOptions& options, int stage) {
   return options.recompute ? 1 : 0;
 }
 
-double worker_speed(const PartitionOptions& options, int stage) {
-  return options.worker_speed.empty() ? 1 : options.worker_speed[stage];
+double message_seconds(const LinkCosts& link, std::int64_t bytes) {
+  return link.latency_seconds + link.transfer_seconds(bytes);
 }
+
+// Numbers things of different kinds in the order in which their keys come first.
+template <typename Key>
+class Kinds {
+ public:
+  // Whether the stage is the first of its kind.
+  bool add(const Key& key) {
+    const auto [kind, is_new] = kinds_.emplace(key, static_cast<int>(kinds_.size()));
+    of_stage.push_back(kind->second);
+    return is_new;
+  }
+
+  std::vector<int> of_stage;
+
+ private:
+  std::map<Key, int> kinds_;
+};
 
 }  // namespace
 
@@ -48,18 +65,29 @@ PassingSkips::PassingSkips(const Profile& profile, const std::vector<std::int64_
 }
 
 IntervalSeconds::IntervalSeconds(const Profile& profile, const PartitionOptions& options)
-    : profile_(profile), options_(options), boundary_(profile.layers.size() + 1, 0) {
-  std::map<std::pair<double, double>, int> kinds;
+    : profile_(profile), options_(options) {
+  Kinds<std::pair<double, double>> kinds;
+  Kinds<std::pair<double, double>> link_kinds;
   std::vector<int> stage_of_kind;
+  std::vector<LinkCosts> links;
   for (int stage = 0; stage < num_stages(); ++stage) {
-    const std::pair<double, double> costs = {worker_speed(options_, stage), recompute_share(options_, stage)};
-    const auto [kind, is_new] = kinds.emplace(costs, static_cast<int>(stage_of_kind.size()));
-    kind_of_stage_.push_back(kind->second);
-    if (is_new) stage_of_kind.push_back(stage);
+    if (kinds.add({speed_of(options_.workers, stage), recompute_share(options_, stage)}))
+      stage_of_kind.push_back(stage);
+    // Nothing is sent behind the last stage.
+    const LinkCosts& link = link_behind(std::min(stage, std::max(0, num_stages() - 2)));
+    if (link_kinds.add({link.latency_seconds, link.bytes_per_second})) links.push_back(link);
   }
+  kind_of_stage_ = std::move(kinds.of_stage);
+  link_behind_stage_ = std::move(link_kinds.of_stage);
 
-  // The largest sum of stages' seconds is bounded by every layer on its slowest stage and every message both ways.
-  const auto sent_seconds = [&](std::int64_t bytes) { return num_stages() > 1 ? message_seconds(bytes) : 0; };
+  // The largest sum of stages' seconds is bounded by every layer on its slowest stage and every message both ways on
+  // its slowest link.
+  const auto sent_seconds = [&](std::int64_t bytes) {
+    double slowest = 0;
+    if (num_stages() == 1) return slowest;
+    for (const LinkCosts& link : links) slowest = std::max(slowest, message_seconds(link, bytes));
+    return slowest;
+  };
   double most = 0;
   for (const LayerProfile& layer : profile.layers) {
     double slowest = 0;
@@ -69,7 +97,7 @@ IntervalSeconds::IntervalSeconds(const Profile& profile, const PartitionOptions&
   }
   for (const SkipProfile& skip : profile.skips) most += 2 * sent_seconds(skip.bytes);
   require(std::isfinite(most),
-          "the layers and messages take too many seconds to add up: check the profile, worker_speed and link");
+          "the layers and messages take too many seconds to add up: check the profile, workers and link");
   constexpr int kTickBits = 60;
   int exponent = 0;
   std::frexp(most, &exponent);
@@ -83,34 +111,52 @@ IntervalSeconds::IntervalSeconds(const Profile& profile, const PartitionOptions&
       sums.push_back(sums.back() + to_ticks(layer_seconds(stage, layer)));
     }
   }
-  std::vector<Ticks> skips;
-  for (const SkipProfile& skip : profile.skips) skips.push_back(to_ticks(sent_seconds(skip.bytes)));
-  passing_ = PassingSkips(profile, skips);
-  for (int boundary = 1; boundary < num_layers(); ++boundary) {
-    boundary_[boundary] =
-        to_ticks(sent_seconds(profile.layers[boundary - 1].output_bytes)) + passing_.crossing(boundary);
+  for (const LinkCosts& link : links) {
+    const auto sent_ticks = [&](std::int64_t bytes) {
+      return num_stages() > 1 ? to_ticks(message_seconds(link, bytes)) : 0;
+    };
+    LinkTicks& ticks = links_.emplace_back();
+    std::vector<Ticks> skips;
+    for (const SkipProfile& skip : profile.skips) skips.push_back(sent_ticks(skip.bytes));
+    ticks.passing = PassingSkips(profile, skips);
+    ticks.boundary.assign(profile.layers.size() + 1, 0);
+    for (int boundary = 1; boundary < num_layers(); ++boundary) {
+      ticks.boundary[boundary] =
+          sent_ticks(profile.layers[boundary - 1].output_bytes) + ticks.passing.crossing(boundary);
+    }
   }
+}
+
+const LinkCosts& IntervalSeconds::link_behind(int stage) const {
+  const bool is_given = !options_.workers.empty() && options_.workers[stage].link_to_next;
+  return is_given ? *options_.workers[stage].link_to_next : options_.link;
 }
 
 IntervalSeconds::Row IntervalSeconds::row(int stage, int begin) const {
   const std::vector<Ticks>& compute = compute_[kind_of_stage_[stage]];
+  const LinkTicks& behind = links_[link_behind_stage_[stage]];
+  const LinkTicks& in_front = links_[link_behind_stage_[std::max(0, stage - 1)]];
   return {compute.data(),
-          boundary_.data(),
-          passing_.row(begin),
+          behind.boundary.data(),
+          behind.passing.row(begin),
+          in_front.passing.row(begin),
           compute[begin],
-          options_.backward ? boundary_[begin] : 0,
-          options_.backward ? 2 : 1};
+          options_.backward ? in_front.boundary[begin] : 0,
+          options_.backward ? 1 : 0};
 }
 
 double IntervalSeconds::seconds(int stage, int begin, int end) const {
   double seconds = 0;
   for (int layer = begin; layer < end; ++layer) seconds += layer_seconds(stage, profile_.layers[layer]);
-  if (end < num_layers()) seconds += message_seconds(profile_.layers[end - 1].output_bytes);
-  if (begin > 0 && options_.backward) seconds += message_seconds(profile_.layers[begin - 1].output_bytes);
+  const LinkCosts& behind = link_behind(stage);
+  const LinkCosts& in_front = link_behind(std::max(0, stage - 1));
+  if (end < num_layers()) seconds += message_seconds(behind, profile_.layers[end - 1].output_bytes);
+  if (begin > 0 && options_.backward) seconds += message_seconds(in_front, profile_.layers[begin - 1].output_bytes);
   for (const SkipProfile& skip : profile_.skips) {
     const bool stashes = begin <= skip.from && skip.from < end && skip.to >= end;
     const bool pops = begin <= skip.to && skip.to < end && skip.from < begin;
-    if (stashes || (pops && options_.backward)) seconds += message_seconds(skip.bytes);
+    if (stashes) seconds += message_seconds(behind, skip.bytes);
+    if (pops && options_.backward) seconds += message_seconds(in_front, skip.bytes);
   }
   return seconds;
 }
@@ -127,11 +173,7 @@ Ticks IntervalSeconds::least_sum() const {
 
 double IntervalSeconds::layer_seconds(int stage, const LayerProfile& layer) const {
   const double forwards = (1 + recompute_share(options_, stage)) * layer.forward_seconds;
-  return (forwards + (options_.backward ? layer.backward_seconds : 0)) / worker_speed(options_, stage);
-}
-
-double IntervalSeconds::message_seconds(std::int64_t bytes) const {
-  return options_.link.latency_seconds + options_.link.transfer_seconds(bytes);
+  return (forwards + (options_.backward ? layer.backward_seconds : 0)) / speed_of(options_.workers, stage);
 }
 
 IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : optimizer_slots_(optimizer_slots) {
@@ -187,20 +229,22 @@ std::int64_t IntervalBytes::least_bytes(bool is_at_work, int begin, int end) con
   return saturated(trained + (other_statics_[end] - other_statics_[begin]) + working);
 }
 
-std::int64_t IntervalBytes::least_fullest_bytes(const std::vector<std::vector<Live>>& live) const {
-  constexpr std::int64_t kNone = std::numeric_limits<std::int64_t>::max();
+Shortfall IntervalBytes::least_shortfall(const std::vector<std::vector<Live>>& live,
+                                         const std::vector<std::int64_t>& limits) const {
+  constexpr Shortfall kNone = {std::numeric_limits<std::int64_t>::max(), 0};
   const int num_stages = static_cast<int>(live.size());
-  std::vector<std::int64_t> rest(num_layers() + 1, kNone);  // of the stages behind, from each layer on
-  rest[num_layers()] = 0;
+  std::vector<Shortfall> rest(num_layers() + 1, kNone);  // of the stages behind, from each layer on
+  rest[num_layers()] = {std::numeric_limits<std::int64_t>::min(), 0};
   for (int stage = num_stages - 1; stage >= 0; --stage) {
     const int last_begin = stage == 0 ? 0 : num_layers() - 1;
     const int last_end = num_layers() - (num_stages - 1 - stage);
     for (int begin = stage; begin <= last_begin; ++begin) {
-      std::int64_t best = kNone;
+      Shortfall best = kNone;
       for (int end = begin + 1; end <= last_end; ++end) {
-        const std::int64_t own = bytes(live[stage], begin, end);
-        best = std::min(best, std::max(own, rest[end]));
-        if (own >= best) break;
+        const Shortfall own = {bytes(live[stage], begin, end) - limits[stage], stage};
+        const Shortfall& most = own.missing_bytes >= rest[end].missing_bytes ? own : rest[end];
+        if (most.missing_bytes < best.missing_bytes) best = most;
+        if (own.missing_bytes >= best.missing_bytes) break;
       }
       rest[begin] = best;
     }
@@ -218,9 +262,9 @@ int IntervalBytes::least_num_stages(bool is_at_work, std::int64_t limit_bytes) c
   return num_stages;
 }
 
-const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live) {
-  std::vector<std::pair<int, int>> key;
-  for (const Live& held : live) key.emplace_back(held.activations, held.inputs);
+const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live, std::int64_t limit_bytes) {
+  Key key = {limit_bytes, {}};
+  for (const Live& held : live) key.second.emplace_back(held.activations, held.inputs);
   const auto [entry, is_new] = known_.try_emplace(std::move(key));
   std::vector<int>& ends = entry->second;
   for (int begin = 0; is_new && begin < bytes_.num_layers(); ++begin) {
@@ -228,7 +272,7 @@ const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live) {
     int too_far = bytes_.num_layers() + 1;
     while (too_far - fits > 1) {
       const int middle = fits + (too_far - fits) / 2;
-      (bytes_.bytes(live, begin, middle) <= limit_bytes_ ? fits : too_far) = middle;
+      (bytes_.bytes(live, begin, middle) <= limit_bytes ? fits : too_far) = middle;
     }
     ends.push_back(fits);
   }

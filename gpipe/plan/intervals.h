@@ -93,16 +93,19 @@ class IntervalSeconds {
 
   // The stages that begin at one layer.
   struct Row {
-    const Ticks* compute;  // prefix sums over the layers
-    const Ticks* boundary;
-    const std::int64_t* passing;
+    const Ticks* compute;          // prefix sums over the layers
+    const Ticks* boundary;         // of the link behind the stage
+    const Ticks* passing_forward;  // of the link behind the stage
+    const Ticks* passing_back;     // of the link in front of it
     Ticks compute_begin;
     Ticks sent_back;
-    Ticks directions;
+    Ticks num_back;  // 1, or 0 if there is no backward
 
     // Does not fall when `end` grows, and is at most ticks(end).
     Ticks compute_ticks(int end) const { return compute[end] - compute_begin; }
-    Ticks ticks(int end) const { return compute_ticks(end) + sent_back + boundary[end] - directions * passing[end]; }
+    Ticks ticks(int end) const {
+      return compute_ticks(end) + sent_back + boundary[end] - passing_forward[end] - num_back * passing_back[end];
+    }
   };
   Row row(int stage, int begin) const;
 
@@ -117,14 +120,27 @@ class IntervalSeconds {
 
  private:
   double layer_seconds(int stage, const LayerProfile& layer) const;
-  double message_seconds(std::int64_t bytes) const;
+  // The link between a stage and the next.
+  const LinkCosts& link_behind(int stage) const;
+
+  // What the messages take that go over one kind of link, one way.
+  struct LinkTicks {
+    std::vector<Ticks> boundary;  // all that cross boundary b
+    PassingSkips passing;
+  };
 
   const Profile& profile_;
   const PartitionOptions& options_;
-  std::vector<int> kind_of_stage_;           // stages of one kind have the same worker_speed and recompute_share
+  std::vector<int> kind_of_stage_;           // stages of one kind have the same speed and recompute_share
   std::vector<std::vector<Ticks>> compute_;  // of each kind, prefix sums over the layers
-  std::vector<Ticks> boundary_;              // all messages that cross boundary b one way
-  PassingSkips passing_;
+  std::vector<int> link_behind_stage_;       // its kind; the last stage has any
+  std::vector<LinkTicks> links_;             // of each kind
+};
+
+// The bytes by which a stage exceeds its limit.
+struct Shortfall {
+  std::int64_t missing_bytes = 0;  // below 0 if it fits
+  int stage = 0;
 };
 
 // What a stage holds at its peak, and which stages fit a limit.
@@ -137,8 +153,8 @@ class IntervalBytes {
   // 2^63-1.
   std::int64_t bytes(const std::vector<Live>& live, int begin, int end) const;
 
-  // The least, over all partitions into live.size() stages, of the bytes of the fullest stage.
-  std::int64_t least_fullest_bytes(const std::vector<std::vector<Live>>& live) const;
+  // Of the partition into live.size() stages whose stage that lacks most lacks least; the first such stage of it.
+  Shortfall least_shortfall(const std::vector<std::vector<Live>>& live, const std::vector<std::int64_t>& limits) const;
 
   // No partition into fewer stages fits the limit, whatever the schedule; if `is_at_work`, whatever the schedule in
   // which every stage works on a micro-batch. 0 if none can.
@@ -166,18 +182,19 @@ class IntervalBytes {
   PassingSkips passing_;
 };
 
-// How far the stages that fit a limit reach, computed once for each different `live`.
+// How far the stages that fit a limit reach, computed once for each different `live` and limit.
 class FurthestEnds {
  public:
-  FurthestEnds(const IntervalBytes& bytes, std::int64_t limit_bytes) : bytes_(bytes), limit_bytes_(limit_bytes) {}
+  explicit FurthestEnds(const IntervalBytes& bytes) : bytes_(bytes) {}
   // For each first layer, the largest `end` that fits the limit; the layer itself if none does. The reference stays
   // valid.
-  const std::vector<int>& of(const std::vector<Live>& live);
+  const std::vector<int>& of(const std::vector<Live>& live, std::int64_t limit_bytes);
 
  private:
+  using Key = std::pair<std::int64_t, std::vector<std::pair<int, int>>>;  // the limit, and the numbers of `live`
+
   const IntervalBytes& bytes_;
-  std::int64_t limit_bytes_;
-  std::map<std::vector<std::pair<int, int>>, std::vector<int>> known_;
+  std::map<Key, std::vector<int>> known_;
 };
 
 }  // namespace gpipe

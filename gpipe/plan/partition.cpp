@@ -34,18 +34,12 @@ void check(const Profile& profile, const PartitionOptions& options) {
           options.num_stages, options.num_stages, num_layers, num_layers, num_layers == 1 ? "stage" : "stages");
   require(options.num_micro_batches >= 1, "num_micro_batches is {}; expected at least 1", options.num_micro_batches);
   require(options.optimizer_slots >= 0, "optimizer_slots is {}; expected 0 or more", options.optimizer_slots);
-  check_per_stage("worker_speed", options.worker_speed.size(), options.num_stages);
+  check_workers(options.workers, options.num_stages, "stages");
   check_per_stage("recompute_share", options.recompute_share.size(), options.num_stages);
   check_per_stage("live", options.live.size(), options.num_stages);
-  const LinkCosts& link = options.link;
-  require(std::isfinite(link.latency_seconds) && link.latency_seconds >= 0,
-          "link.latency_seconds is {}; expected a finite number, 0 or more", link.latency_seconds);
-  require(link.bytes_per_second > 0, "link.bytes_per_second is {}; expected a number above 0", link.bytes_per_second);
+  check_link("link", options.link);
   const std::int64_t limit = options.memory_limit_bytes.value_or(0);
   require(limit >= 0, "memory_limit_bytes is {}; expected 0 or more", limit);
-  for (const double speed : options.worker_speed) {
-    require(std::isfinite(speed) && speed > 0, "worker_speed is {}; expected a number above 0", speed);
-  }
   for (const double share : options.recompute_share) {
     require(share >= 0 && share <= 1, "recompute_share is {}; expected 0 to 1", share);
   }
@@ -74,13 +68,14 @@ std::vector<std::vector<Live>> live_of(const PartitionOptions& options, int num_
 }
 
 // Whether some partition into live.size() stages keeps within the furthest ends.
-bool fits(FurthestEnds& furthest, const std::vector<std::vector<Live>>& live, int num_layers) {
+bool fits(FurthestEnds& furthest, const std::vector<std::vector<Live>>& live, std::int64_t limit_bytes,
+          int num_layers) {
   const int num_stages = static_cast<int>(live.size());
   const int nowhere = num_layers + 1;
   // next[b]: the first layer, b or behind, from which the stages behind the present one fit.
   std::vector<int> next(num_layers + 1, num_layers);
   for (int stage = num_stages - 1; stage >= 0; --stage) {
-    const std::vector<int>& furthest_end = furthest.of(live[stage]);
+    const std::vector<int>& furthest_end = furthest.of(live[stage], limit_bytes);
     const int last_begin = num_layers - (num_stages - stage);
     int next_end = next[last_begin + 1];
     next[last_begin + 1] = nowhere;
@@ -94,36 +89,54 @@ bool fits(FurthestEnds& furthest, const std::vector<std::vector<Live>>& live, in
   return next[0] == 0;
 }
 
+// The memory limit of each stage.
+std::vector<std::int64_t> limits_of(const PartitionOptions& options) {
+  std::vector<std::int64_t> limits;
+  for (int stage = 0; stage < options.num_stages; ++stage) {
+    limits.push_back(memory_limit_of(options.workers, options.memory_limit_bytes, stage));
+  }
+  return limits;
+}
+
 // The least number of stages that fits the limit; 0 if none does.
-int smallest_num_stages(const IntervalBytes& bytes, const PartitionOptions& options) {
+int smallest_num_stages(const IntervalBytes& bytes, const PartitionOptions& options, std::int64_t limit_bytes) {
   const auto holds_activations = [](const std::vector<Live>& live) {
     return std::any_of(live.begin(), live.end(), [](const Live& held) { return held.activations > 0; });
   };
   const std::vector<std::vector<Live>> own = live_of(options, options.num_stages);
   const bool is_at_work = std::all_of(own.begin(), own.end(), holds_activations);
-  FurthestEnds furthest(bytes, *options.memory_limit_bytes);
-  const int first = bytes.least_num_stages(is_at_work, *options.memory_limit_bytes);
+  FurthestEnds furthest(bytes);
+  const int first = bytes.least_num_stages(is_at_work, limit_bytes);
   for (int num_stages = first; num_stages > 0 && num_stages <= bytes.num_layers(); ++num_stages) {
     const std::vector<std::vector<Live>> live = live_of(options, num_stages);
-    if (!live.empty() && fits(furthest, live, bytes.num_layers())) return num_stages;
+    if (!live.empty() && fits(furthest, live, limit_bytes, bytes.num_layers())) return num_stages;
   }
   return 0;
 }
 
-[[noreturn]] void fail_infeasible(const IntervalBytes& bytes, const PartitionOptions& options) {
-  const std::int64_t limit = *options.memory_limit_bytes;
-  const std::int64_t missing = bytes.least_fullest_bytes(live_of(options, options.num_stages)) - limit;
-  const int smallest = smallest_num_stages(bytes, options);
+[[noreturn]] void fail_infeasible(const IntervalBytes& bytes, const PartitionOptions& options,
+                                  const std::vector<std::int64_t>& limits) {
+  const Shortfall least = bytes.least_shortfall(live_of(options, options.num_stages), limits);
+  const std::int64_t limit = limits[least.stage];
+  if (std::any_of(limits.begin(), limits.end(), [&](std::int64_t other) { return other != limit; })) {
+    throw InfeasibleError(
+        fmt::format("no partition of {} layers into {} stages fits their memory limits: the best lacks {} on stage {}, "
+                    "whose limit is {}; raise it, recompute, or use smaller micro-batches",
+                    bytes.num_layers(), options.num_stages, exact_byte_text(least.missing_bytes), least.stage,
+                    exact_byte_text(limit)),
+        least.missing_bytes, 0, least.stage);
+  }
+  const int smallest = smallest_num_stages(bytes, options, limit);
   const std::string remedy =
       smallest > 0
           ? fmt::format("the smallest number of stages that fits is {}", smallest)
           : "no number of stages was found that fits: raise the limit, recompute, or use smaller micro-batches";
   throw InfeasibleError(
-      fmt::format(
-          "no partition of {} layers into {} stages fits the limit of {} a stage: the best lacks {} on its fullest "
-          "stage; {}",
-          bytes.num_layers(), options.num_stages, exact_byte_text(limit), exact_byte_text(missing), remedy),
-      missing, smallest);
+      fmt::format("no partition of {} layers into {} stages fits the limit of {} a stage: the best lacks {} on its "
+                  "fullest stage, {}; {}",
+                  bytes.num_layers(), options.num_stages, exact_byte_text(limit), exact_byte_text(least.missing_bytes),
+                  least.stage, remedy),
+      least.missing_bytes, smallest, least.stage);
 }
 
 Partition describe(const std::vector<int>& layers_per_stage, const IntervalSeconds& seconds, const IntervalBytes& bytes,
@@ -435,14 +448,16 @@ Partition partition(const Profile& profile, const PartitionOptions& options) {
   const IntervalBytes bytes(profile, options.optimizer_slots);
   const std::vector<std::vector<Live>> live = live_of(options, options.num_stages);
   const std::vector<int> to_the_end(profile.layers.size(), static_cast<int>(profile.layers.size()));
-  FurthestEnds furthest(bytes, options.memory_limit_bytes.value_or(0));
+  const std::vector<std::int64_t> limits = limits_of(options);
+  FurthestEnds furthest(bytes);
   std::vector<const std::vector<int>*> furthest_end;
   for (int stage = 0; stage < options.num_stages; ++stage) {
-    furthest_end.push_back(options.memory_limit_bytes ? &furthest.of(live[stage]) : &to_the_end);
+    const bool is_limited = limits[stage] != kNoMemoryLimit;
+    furthest_end.push_back(is_limited ? &furthest.of(live[stage], limits[stage]) : &to_the_end);
   }
   const std::vector<int> layers_per_stage =
       PartitionSearch(seconds, std::move(furthest_end), options.num_micro_batches).layers_per_stage(options.objective);
-  if (layers_per_stage.empty()) fail_infeasible(bytes, options);
+  if (layers_per_stage.empty()) fail_infeasible(bytes, options, limits);
   return describe(layers_per_stage, seconds, bytes, options);
 }
 

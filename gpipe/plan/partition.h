@@ -20,6 +20,7 @@ enum class Objective {
 };
 
 // `partition` takes no more layers than this: its time, and with skips its memory, grow with their square.
+// With skips and different links, its memory also grows with the number of these.
 constexpr int kMaxPartitionLayers = 5000;
 
 struct PartitionOptions {
@@ -31,8 +32,8 @@ struct PartitionOptions {
   // One per stage: the share of its micro-batches, 0 to 1, that run the second forward; empty = all, if `recompute`.
   std::vector<double> recompute_share;
   LinkCosts link;
-  std::vector<double> worker_speed;                // one per stage, 1 = as profiled; empty = 1 for all
-  std::optional<std::int64_t> memory_limit_bytes;  // per stage
+  std::optional<std::int64_t> memory_limit_bytes;  // of each stage
+  std::vector<WorkerCosts> workers;                // one per stage, if they are not all alike; see workers_by_stage
   // Per stage, what it holds at once: peak_live_by_stage; empty = the activations of one micro-batch each.
   std::vector<std::vector<Live>> live;
   // The same for another number of stages, empty if there cannot be as many; asked only to find the number that would
@@ -71,14 +72,16 @@ struct Partition {
 // are not counted. Bytes end at 2^63-1.
 
 // A stage of layers [begin, end), at least one, takes
-//   seconds = (forward + backward [+ forward again]) / worker_speed
+//   seconds = (forward + backward [+ forward again]) / speed
 //           + one message to the next stage of output_bytes of layer end-1, one to the previous of layer begin-1
 //           + one message for each skip stashed in it and popped behind it, and one for each the other way round
 //   bytes   = as in Note [Peak bytes]
-// where a message takes link.latency_seconds and its transfer.
+// where a message takes the latency of its link and its transfer. What is sent forward takes the link to the next stage,
+// what is sent back the one to the previous stage; a skip that goes further counts like that, too.
 //
 // Throws InvalidArgument for options out of range (more stages than layers among them) or a profile that check_profile
-// refuses, and InfeasibleError when no partition fits the memory limit. Takes O(stages · layers²) for kSlowestStage;
+// refuses, and InfeasibleError when no partition fits the memory limits; other numbers of stages are looked at only if
+// all have the same limit. Takes O(stages · layers²) for kSlowestStage;
 // for kMakespan a few times as much, and less for each further bound on max(t) that has to be tried.
 Partition partition(const Profile& profile, const PartitionOptions& options);
 

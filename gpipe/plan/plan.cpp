@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <utility>
 
@@ -40,10 +41,7 @@ void check(const Profile& profile, const PlanOptions& options, int chunks) {
       "at most {} workers, or split layers",
       options.schedule, chunks, chunks == 1 ? "stage" : "stages", options.num_stages, num_layers, num_stages,
       num_layers / chunks);
-  const std::size_t num_speeds = options.worker_speed.size();
-  require(num_speeds == 0 || num_speeds == static_cast<std::size_t>(options.num_stages),
-          "worker_speed has {} entries for {} workers; expected one per worker, or none", num_speeds,
-          options.num_stages);
+  check_workers(options.workers, options.num_stages, "workers");
 }
 
 // The profile with the backward the schedule runs: a split one takes the sum of its parts.
@@ -56,30 +54,31 @@ Profile as_run(Profile profile, const Schedule& schedule) {
 }
 
 // The error of `partition`, in workers and with what else there is to say.
-InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& options, int chunks,
+InfeasibleError in_workers(const InfeasibleError& error, const PlanOptions& options, const Schedule& schedule,
                            std::optional<int> gave_up_at) {
+  const int chunks = schedule.num_stages / schedule.num_workers();
   const int num_workers = error.smallest_num_stages() / chunks;
+  const int worker = schedule.worker_of_stage[error.stage()];
   std::string what = error.what();
   if (chunks > 1) {
     what += fmt::format(
-        "{}; schedule \"{}\" puts {} stages on each worker, and each gets 1/{} of the worker's limit of {} bytes",
-        num_workers == 0 ? "" : fmt::format(", on {} workers", num_workers), options.schedule, chunks, chunks,
-        *options.memory_limit_bytes);
+        "{}; schedule \"{}\" puts {} stages on each worker, and stage {} gets 1/{} of the limit of worker {}, {} bytes",
+        num_workers == 0 ? "" : fmt::format(", on {} workers", num_workers), options.schedule, chunks, error.stage(),
+        chunks, worker, options.memory_limit_of(worker));
+  } else if (!options.workers.empty()) {
+    what += fmt::format("; stage {} is on worker {}", error.stage(), worker);
   }
   if (num_workers == 0 && gave_up_at) {
     what += fmt::format("; the search for it ended at {} workers, more may fit", *gave_up_at);
   }
-  return InfeasibleError(what, error.missing_bytes(), num_workers);
+  return InfeasibleError(what, error.missing_bytes(), num_workers, error.stage());
 }
 
 PartitionOptions partition_options(const PlanOptions& options, const LongSchedule& schedule, int chunks) {
   PartitionOptions result;
   result.objective = options.objective;
   result.link = options.link;
-  if (!options.worker_speed.empty()) {
-    for (const int worker : schedule.written.worker_of_stage)
-      result.worker_speed.push_back(options.worker_speed[worker]);
-  }
+  result.workers = workers_by_stage(options.workers, options.link, schedule.written.worker_of_stage);
   if (options.memory_limit_bytes) result.memory_limit_bytes = *options.memory_limit_bytes / chunks;
   result.optimizer_slots = options.optimizer_slots;
   return result;
@@ -95,11 +94,17 @@ Plan make_plan(const Profile& profile, const PlanOptions& options, int chunks, P
   result.partition = std::move(partition);
   for (const PartitionStage& stage : result.partition.stages) result.layers_per_stage.push_back(stage.num_layers);
   result.costs = stage_costs(profile, result.layers_per_stage, options.link, options.optimizer_slots);
-  result.costs.worker_speed = options.worker_speed;
+  result.costs.workers = options.workers;
   return result;
 }
 
 }  // namespace
+
+bool PlanOptions::has_memory_limit() const {
+  return memory_limit_bytes || std::any_of(workers.begin(), workers.end(), [](const WorkerCosts& worker) {
+           return worker.memory_limit_bytes.has_value();
+         });
+}
 
 Schedule schedule_of(const Plan& plan) {
   if (plan.order) return *plan.order;
@@ -140,11 +145,11 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
   const LongSchedule schedule = schedule_for(options, options.num_stages);
   PartitionOptions for_partition = partition_options(options, schedule, chunks);
   // Schedules for other numbers of workers are made until that has taken some seconds.
-  constexpr std::int64_t kMaxActions = 40'000'000;
+  constexpr std::int64_t kMostActionsMade = 40'000'000;
   std::int64_t num_actions = 0;
   int largest_num_workers = 0;
   for_partition.live_for = [&](int num_stages) -> std::vector<std::vector<Live>> {
-    const bool is_looked_for = find_smallest && options.recompute_by_stage.empty() && num_actions <= kMaxActions;
+    const bool is_looked_for = find_smallest && options.recompute_by_stage.empty() && num_actions <= kMostActionsMade;
     if (!is_looked_for || num_stages % chunks != 0) return {};
     try {
       const LongSchedule other = schedule_for(options, num_stages / chunks);
@@ -159,8 +164,8 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
     return make_plan(profile, options, chunks,
                      partition(as_run(profile, schedule.written), options_for_schedule(for_partition, schedule)));
   } catch (const InfeasibleError& error) {
-    throw in_workers(error, options, chunks,
-                     num_actions > kMaxActions ? std::optional(largest_num_workers) : std::nullopt);
+    throw in_workers(error, options, schedule.written,
+                     num_actions > kMostActionsMade ? std::optional(largest_num_workers) : std::nullopt);
   }
 }
 

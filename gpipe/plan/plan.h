@@ -32,14 +32,18 @@ struct PlanOptions {
   int mini_batch_samples = 0;
   Objective objective = Objective::kMakespan;
   LinkCosts link;
-  std::vector<double> worker_speed;                // one per worker; empty = 1 for all
-  std::optional<std::int64_t> memory_limit_bytes;  // per worker
+  std::optional<std::int64_t> memory_limit_bytes;  // of each worker
+  std::vector<WorkerCosts> workers;                // one per worker, if they are not all alike; see link_between
   int optimizer_slots = 2;
   // Of a search: its work, about in seconds; what it draws by; whether the first stage stays on the first worker and
   // the last on the last, for programs that give inputs to the one and targets to the other. See search_schedules.
   double search_seconds = 20;
   std::uint64_t search_seed = 0;
   bool search_keeps_ends = false;
+
+  // kNoMemoryLimit if there is none.
+  std::int64_t memory_limit_of(int worker) const { return gpipe::memory_limit_of(workers, memory_limit_bytes, worker); }
+  bool has_memory_limit() const;
 };
 
 // A plain value: every worker and every process can load the same one. See plan_json.h.
@@ -70,11 +74,12 @@ Schedule schedule_of(const Plan& plan);
 //
 // With several stages a worker, each stage gets an equal part of the worker's memory limit: what is found fits, but a
 // worker with a large and a small stage is not tried. The objective is over stages, and counts a message between two
-// stages of one worker like any other.
+// stages of one worker like any other unless the links of workers are given.
 //
 // Throws as `make_schedule` and `partition` do. InfeasibleError counts workers in smallest_num_stages, and the bytes
 // that one stage lacks in missing_bytes. Finding that number makes a schedule for each that could be it; after some
-// seconds of that it gives up, and says up to which number it looked. Without `find_smallest` it is not looked for.
+// seconds of that it gives up, and says up to which number it looked. Without `find_smallest` it is not looked for, nor
+// if workers have different limits.
 Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest = true);
 
 // The same with a given partition, whatever the memory limit.
@@ -95,7 +100,7 @@ Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int nu
 Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
                   int optimizer_slots);
 
-// The best partition for a schedule of any origin: takes from it what a plan would, and the rest (link, speeds, memory
+// The best partition for a schedule of any origin: takes from it what a plan would, and the rest (link, workers, memory
 // limit, objective, optimizer slots) from `options`. REQUIRES: rule 1 of `validate`.
 Partition partition_for(const Profile& profile, const Schedule& schedule, const PartitionOptions& options);
 

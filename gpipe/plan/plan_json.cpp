@@ -29,7 +29,11 @@ const JsonForm kStageForm = {
      "recompute_seconds", "update_seconds", "static_bytes", "activation_bytes", "input_bytes", "output_bytes",
      "kept_input_bytes", "forward_working_bytes", "backward_working_bytes", "recompute", "rematerialization"},
     16};
-const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed", "actions"}, 0};
+const JsonForm kWorkerForm = {
+    "worker",
+    {"predicted_peak_bytes", "speed", "memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second",
+     "actions"},
+    0};
 const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kTables = {"stages", "workers", "skips"};
 
@@ -61,12 +65,21 @@ Json stage_object(const Plan& plan, std::size_t stage) {
   return json;
 }
 
+void add_link(Json& json, const LinkCosts& link) {
+  json["link_latency_seconds"] = link.latency_seconds;
+  if (std::isfinite(link.bytes_per_second)) json["link_bytes_per_second"] = link.bytes_per_second;
+}
+
 // `lines`: of the text form of the plan's order, if it has one.
 Json worker_object(const Plan& plan, std::size_t worker, const std::vector<std::string>& lines) {
   Json json = Json::object();
   if (!plan.predicted_peak_bytes.empty()) json["predicted_peak_bytes"] = plan.predicted_peak_bytes[worker];
-  if (!plan.costs.worker_speed.empty()) json["speed"] = plan.costs.worker_speed[worker];
   if (plan.order) json["actions"] = lines[worker];
+  if (plan.costs.workers.empty()) return json;
+  const WorkerCosts& costs = plan.costs.workers[worker];
+  json["speed"] = costs.speed;
+  if (costs.memory_limit_bytes) json["memory_limit_bytes"] = *costs.memory_limit_bytes;
+  if (costs.link_to_next) add_link(json, *costs.link_to_next);
   return json;
 }
 
@@ -104,10 +117,11 @@ Rematerialization read_rematerialization(const JsonReader& record) {
   }
 }
 
-double read_positive(const JsonReader& record, const char* name) {
-  const double number = record.seconds(name);
-  if (number == 0) record.fail_value(record.field(name), "a number above 0");
-  return number;
+LinkCosts read_link_fields(const JsonReader& record) {
+  LinkCosts link;
+  if (record.has("link_latency_seconds")) link.latency_seconds = record.seconds("link_latency_seconds");
+  if (record.has("link_bytes_per_second")) link.bytes_per_second = record.positive("link_bytes_per_second");
+  return link;
 }
 
 // Reads the parts of a plan, one table after the other.
@@ -146,10 +160,7 @@ class PlanReader {
     plan_.num_micro_batches = top.count("num_micro_batches", 1);
     plan_.recompute = read_mode(top);
     plan_.predicted_step_seconds = top.seconds("predicted_step_seconds");
-    plan_.costs.link.latency_seconds = top.seconds("link_latency_seconds");
-    if (top.has("link_bytes_per_second")) {
-      plan_.costs.link.bytes_per_second = read_positive(top, "link_bytes_per_second");
-    }
+    plan_.costs.link = read_link_fields(top);
     if (plan_.schedule == kSearchedSchedule) return;
     try {
       const ScheduleInfo& info = find_schedule(plan_.schedule);
@@ -198,13 +209,23 @@ class PlanReader {
     if (record.has("predicted_peak_bytes")) {
       plan_.predicted_peak_bytes.push_back(record.bytes("predicted_peak_bytes"));
     }
-    if (record.has("speed")) plan_.costs.worker_speed.push_back(read_positive(record, "speed"));
     const bool is_searched = plan_.schedule == kSearchedSchedule;
     if (is_searched != record.has("actions")) {
       record.fail(record.offset(), is_searched ? "\"actions\" is missing, and the schedule of the plan is a search's"
                                                : "\"actions\" is given, but the schedule of the plan has a name");
     }
     if (is_searched) order_text_ += record.string("actions") + "\n";
+    if (!record.has("speed")) {
+      for (const char* name : {"memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second"}) {
+        if (record.has(name)) record.fail(record.offset(), "\"speed\" is missing");
+      }
+      return;
+    }
+    WorkerCosts& worker = plan_.costs.workers.emplace_back();
+    worker.speed = record.positive("speed");
+    if (record.has("memory_limit_bytes")) worker.memory_limit_bytes = record.bytes("memory_limit_bytes");
+    const bool has_link = record.has("link_latency_seconds") || record.has("link_bytes_per_second");
+    if (has_link) worker.link_to_next = read_link_fields(record);
   }
 
   void read_order() {
@@ -240,7 +261,7 @@ class PlanReader {
                    fmt::format("\"workers\" has {} elements; expected {}, one for each {} of the {} stages",
                                table.records.size(), num_workers, plan_.chunks, plan_.layers_per_stage.size()));
     }
-    for (const std::size_t given : {plan_.predicted_peak_bytes.size(), plan_.costs.worker_speed.size()}) {
+    for (const std::size_t given : {plan_.predicted_peak_bytes.size(), plan_.costs.workers.size()}) {
       if (given == 0 || given == num_workers) continue;
       json_fail_at(json_, table.name_offset, "the workers have different fields; expected the same of all");
     }
@@ -271,10 +292,7 @@ std::string to_json(const Plan& plan) {
   top["num_micro_batches"] = plan.num_micro_batches;
   top["recompute"] = name(plan.recompute);
   top["predicted_step_seconds"] = plan.predicted_step_seconds;
-  top["link_latency_seconds"] = plan.costs.link.latency_seconds;
-  if (std::isfinite(plan.costs.link.bytes_per_second)) {
-    top["link_bytes_per_second"] = plan.costs.link.bytes_per_second;
-  }
+  add_link(top, plan.costs.link);
   top["stages"] = Json::array();
   top["workers"] = Json::array();
   top["skips"] = Json::array();

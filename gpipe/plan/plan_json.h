@@ -21,8 +21,8 @@ namespace gpipe {
 //       {"layers":3,"seconds":1.5,"bytes":4096, ...},
 //       {"layers":1,"seconds":1.0,"bytes":2048, ...}
 //     ],
-//     "workers": [
-//       {"predicted_peak_bytes":4096},
+//     "workers": [                               and "speed", "memory_limit_bytes", "link_latency_seconds" and
+//       {"predicted_peak_bytes":4096},             "link_bytes_per_second" of workers that are not all alike
 //       {"predicted_peak_bytes":2048}
 //     ],
 //     "skips": []

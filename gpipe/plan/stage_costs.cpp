@@ -122,8 +122,7 @@ void set_rematerialization(Plan& plan, const Profile& profile,
     const int end = begin + plan.layers_per_stage[stage];
     StageCosts& costs = plan.costs.stages[stage];
     PartitionStage& predicted = plan.partition.stages[stage];
-    const double speed =
-        plan.costs.worker_speed.empty() ? 1 : plan.costs.worker_speed[schedule.written.worker_of_stage[stage]];
+    const double speed = speed_of(plan.costs.workers, schedule.written.worker_of_stage[stage]);
     const double before = costs.backward_seconds;
     costs = with_rematerialization(costs, rematerialization_costs(profile, begin, end), rematerialization[stage]);
     predicted.seconds += (costs.backward_seconds - before) / speed;

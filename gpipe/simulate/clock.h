@@ -28,7 +28,7 @@ class Clock {
     const int num_workers = schedule.num_workers();
     now_.resize(num_workers);
     ready_.resize(num_workers);
-    link_free_seconds_.assign(table.flows.size(), 0);
+    link_free_seconds_.assign(costs.num_links, 0);
     workers.resize(num_workers);
     std::size_t offset = 0;
     for (int worker = 0; worker < num_workers; ++worker) {
@@ -64,9 +64,9 @@ class Clock {
   Token put(int worker, int flow) {
     const Token& now = now_[worker];
     if (table_.is_local(flow)) return now;
-    double& free = link_free_seconds_[flow];
+    double& free = link_free_seconds_[costs_.link_of_flow[flow]];
     free = std::max(free, now.seconds) + costs_.transfer_seconds[flow];
-    return {free + costs_.latency_seconds, now.cause};
+    return {free + costs_.latency_seconds[flow], now.cause};
   }
 
   void end(int, int) {}
@@ -108,7 +108,7 @@ class Clock {
   std::vector<Token> now_;                 // per worker: when it is free
   std::vector<Token> ready_;               // per worker: when the messages taken for its next action had arrived
   Token started_;                          // the action that started last
-  std::vector<double> link_free_seconds_;  // per flow
+  std::vector<double> link_free_seconds_;  // per link: its messages are put by one worker, one after the other
   std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
 };
 

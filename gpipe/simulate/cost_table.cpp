@@ -1,6 +1,8 @@
 #include "gpipe/simulate/cost_table.h"
 
 #include <cmath>
+#include <map>
+#include <utility>
 
 #include "gpipe/text/require.h"
 
@@ -19,12 +21,8 @@ void check_costs(const Schedule& schedule, const Costs& costs) {
   check_count("costs of stages", costs.stages.size(), schedule.num_stages);
   check_count("bytes of skips", costs.skip_bytes.size(), costs.routes.skips.size());
   check_count("bytes of ties", costs.tie_bytes.size(), costs.routes.ties.size());
-  if (!costs.worker_speed.empty()) check_count("worker speeds", costs.worker_speed.size(), schedule.num_workers());
-  for (const double speed : costs.worker_speed) {
-    require(speed > 0 && std::isfinite(speed), "a worker's speed is {}; it must be above 0", speed);
-  }
-  check_not_negative("link latency", costs.link.latency_seconds);
-  require(costs.link.bytes_per_second > 0, "link bandwidth is {}; it must be above 0", costs.link.bytes_per_second);
+  check_workers(costs.workers, schedule.num_workers(), "workers");
+  check_link("link", costs.link);
   for (const StageCosts& stage : costs.stages) {
     check_not_negative("a stage's forward time", stage.forward_seconds);
     check_not_negative("a stage's backward time", stage.backward_seconds);
@@ -63,22 +61,27 @@ double flow_bytes(const Flow& flow, const Costs& costs) {
 CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, const Costs& costs) {
   check_costs(schedule, costs);
   CostTable result;
-  result.latency_seconds = costs.link.latency_seconds;
   result.update_seconds.assign(schedule.num_workers(), 0);
   result.action_seconds.reserve(costs.stages.size() * kNumActionKinds);
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     const StageCosts& cost = costs.stages[stage];
     const int worker = schedule.worker_of_stage[stage];
-    const double speed = costs.worker_speed.empty() ? 1 : costs.worker_speed[worker];
+    const double speed = speed_of(costs.workers, worker);
     for (const double seconds : {cost.forward_seconds, cost.recompute_seconds, cost.backward_seconds,
                                  cost.input_grad_seconds, cost.weight_grad_seconds}) {
       result.action_seconds.push_back(seconds / speed);
     }
     result.update_seconds[worker] += cost.update_seconds / speed;
   }
-  for (const Flow& flow : table.flows) {
-    result.transfer_seconds.push_back(flow_bytes(flow, costs) / costs.link.bytes_per_second);
+  std::map<std::pair<int, int>, int> links;
+  for (std::size_t flow = 0; flow < table.flows.size(); ++flow) {
+    const std::pair<int, int> ends = {table.source_worker[flow], table.destination_worker[flow]};
+    const LinkCosts link = link_between(costs.workers, costs.link, ends.first, ends.second);
+    result.latency_seconds.push_back(link.latency_seconds);
+    result.transfer_seconds.push_back(flow_bytes(table.flows[flow], costs) / link.bytes_per_second);
+    result.link_of_flow.push_back(links.emplace(ends, static_cast<int>(links.size())).first->second);
   }
+  result.num_links = static_cast<int>(links.size());
   return result;
 }
 

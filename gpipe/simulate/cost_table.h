@@ -12,9 +12,11 @@ namespace gpipe {
 
 struct CostTable {
   std::vector<double> action_seconds;    // by stage and kind, on the stage's worker
-  std::vector<double> transfer_seconds;  // by flow
   std::vector<double> update_seconds;    // by worker
-  double latency_seconds = 0;
+  std::vector<double> transfer_seconds;  // by flow
+  std::vector<double> latency_seconds;   // by flow
+  std::vector<int> link_of_flow;         // flows from one worker to another share a link; the way back is another one
+  int num_links = 0;
 
   double seconds(const Action& action) const {
     return action_seconds[static_cast<std::size_t>(action.stage) * kNumActionKinds +

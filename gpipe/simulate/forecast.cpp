@@ -25,7 +25,7 @@ class Steps {
         table_(table),
         costs_(costs),
         now_(0.0, schedule.num_workers()),
-        link_free_(0.0, table.flows.size()),
+        link_free_(0.0, costs.num_links),
         messages_(table.flows.size()),
         weight_grads_left_(schedule.num_stages(), schedule.written.num_micro_batches),
         phase_(schedule.num_workers(), 0) {}
@@ -61,9 +61,9 @@ class Steps {
       if (table_.is_local(flow)) {
         messages_[flow].push(now_[worker]);
       } else {
-        double& free = link_free_[flow];
+        double& free = link_free_[costs_.link_of_flow[flow]];
         free = std::max(free, now_[worker]) + costs_.transfer_seconds[flow];
-        messages_[flow].push(free + costs_.latency_seconds);
+        messages_[flow].push(free + costs_.latency_seconds[flow]);
       }
     }
   }
@@ -81,7 +81,7 @@ class Steps {
       const Action& action = schedule_.action({step.worker, index});
       now_[step.worker] += costs_.seconds(action) * count;
       for (const int flow : outputs_of(action)) {
-        if (!table_.is_local(flow)) link_free_[flow] += costs_.transfer_seconds[flow] * count;
+        if (!table_.is_local(flow)) link_free_[costs_.link_of_flow[flow]] += costs_.transfer_seconds[flow] * count;
       }
     }
   }
@@ -208,7 +208,7 @@ class Steps {
   const FlowTable& table_;
   const CostTable& costs_;
   Seconds now_;                               // per worker: when it is free
-  Seconds link_free_;                         // per flow
+  Seconds link_free_;                         // per link
   std::vector<TokenQueue<double>> messages_;  // per flow: when those that wait have arrived
   std::vector<int> weight_grads_left_;        // per stage
   std::vector<int> phase_;                    // per worker: the next one to be passed over

@@ -20,7 +20,7 @@ class ListScheduler {
         recomputes_(recomputes),
         policy_(policy),
         arrivals_(table.flows.size()),
-        link_free_(table.flows.size(), 0),
+        link_free_(costs.num_links, 0),
         stages_(schedule_.num_stages),
         workers_(schedule_.num_workers()) {
     for (int stage = 0; stage < schedule_.num_stages; ++stage) {
@@ -174,8 +174,9 @@ class ListScheduler {
         arrivals_[flow].push_back(worker.free);
         continue;
       }
-      link_free_[flow] = std::max(link_free_[flow], worker.free) + costs_.transfer_seconds[flow];
-      arrivals_[flow].push_back(link_free_[flow] + costs_.latency_seconds);
+      double& free = link_free_[costs_.link_of_flow[flow]];
+      free = std::max(free, worker.free) + costs_.transfer_seconds[flow];
+      arrivals_[flow].push_back(free + costs_.latency_seconds[flow]);
     }
   }
 
@@ -185,7 +186,7 @@ class ListScheduler {
   const std::vector<bool>& recomputes_;
   const ListPolicy& policy_;
   std::vector<std::vector<double>> arrivals_;  // per flow and micro-batch
-  std::vector<double> link_free_;              // per flow
+  std::vector<double> link_free_;              // per link
   std::vector<Stage> stages_;
   std::vector<Worker> workers_;
   double rounding_ = 0;  // seconds that two equal times may differ by

@@ -160,7 +160,7 @@ const LongSchedule& PlanTrials::with(const std::vector<Recompute>& modes) {
 
 Costs PlanTrials::costs_of(const std::vector<int>& layers_per_stage) const {
   Costs costs = stage_costs(profile_, layers_per_stage, options_.link, options_.optimizer_slots);
-  costs.worker_speed = options_.worker_speed;
+  costs.workers = options_.workers;
   return costs;
 }
 
@@ -178,8 +178,8 @@ std::optional<Trial> PlanTrials::run(const std::vector<int>& layers_per_stage, c
                                      const std::vector<Recompute>& modes) {
   const LongSchedule& schedule = with(modes);
   Trial trial = {layers_per_stage, modes, 0, peak_bytes_by_worker(schedule, stage_bytes(costs))};
-  for (const std::int64_t bytes : trial.peak_bytes) {
-    if (options_.memory_limit_bytes && bytes > *options_.memory_limit_bytes) return std::nullopt;
+  for (int worker = 0; worker < base_.num_workers(); ++worker) {
+    if (trial.peak_bytes[worker] > options_.memory_limit_of(worker)) return std::nullopt;
   }
   trial.step_seconds = forecast_seconds(schedule, costs);
   return trial;
@@ -189,7 +189,7 @@ std::optional<Trial> PlanTrials::run(const std::vector<int>& layers_per_stage, c
 std::optional<std::vector<Recompute>> PlanTrials::lightest_modes(const Costs& costs) {
   constexpr double kNone = std::numeric_limits<double>::infinity();
   std::vector<Recompute> modes(base_.num_stages(), Recompute::kNever);
-  if (!options_.memory_limit_bytes) return modes;
+  if (!options_.has_memory_limit()) return modes;
   const std::vector<StageBytes> bytes = stage_bytes(costs);
   std::vector<double> least(base_.num_workers(), kNone);
   for (const std::vector<Recompute>& combo : combos_) {
@@ -203,7 +203,7 @@ std::optional<std::vector<Recompute>> PlanTrials::lightest_modes(const Costs& co
     const std::vector<std::int64_t> peaks = peak_bytes_by_worker(with(tried), bytes);
     std::vector<bool> takes(base_.num_workers());
     for (int worker = 0; worker < base_.num_workers(); ++worker) {
-      takes[worker] = peaks[worker] <= *options_.memory_limit_bytes && seconds[worker] < least[worker];
+      takes[worker] = peaks[worker] <= options_.memory_limit_of(worker) && seconds[worker] < least[worker];
       if (takes[worker]) least[worker] = seconds[worker];
     }
     for (int stage = 0; stage < base_.num_stages(); ++stage) {
@@ -216,7 +216,7 @@ std::optional<std::vector<Recompute>> PlanTrials::lightest_modes(const Costs& co
 }
 
 std::int64_t PlanTrials::actions_a_trial() const {
-  const bool chooses = options_.memory_limit_bytes && options_.recompute == Recompute::kAuto;
+  const bool chooses = options_.has_memory_limit() && options_.recompute == Recompute::kAuto;
   return base_.written.num_actions() * (2 + (chooses ? static_cast<std::int64_t>(combos_.size()) : 0));
 }
 
@@ -263,16 +263,16 @@ std::optional<Trial> PlanTrials::improve(std::optional<Trial> found, std::vector
 
 std::vector<int> PlanTrials::mixed_layers_per_stage() const {
   const IntervalBytes bytes(profile_, options_.optimizer_slots);
-  FurthestEnds furthest(bytes, *options_.memory_limit_bytes / (base_.num_stages() / base_.num_workers()));
+  FurthestEnds furthest(bytes);
+  const int chunks = base_.num_stages() / base_.num_workers();
   std::vector<StageModes> stages(base_.num_stages());
   for (const Recompute mode : kModes) {
     const PartitionOptions known = options_for_schedule({}, with_recompute(base_, mode));
     for (int stage = 0; stage < base_.num_stages(); ++stage) {
       stages[stage].forwards.push_back(1 + known.recompute_share[stage]);
-      stages[stage].furthest_end.push_back(&furthest.of(known.live[stage]));
-      if (!options_.worker_speed.empty()) {
-        stages[stage].speed = options_.worker_speed[base_.written.worker_of_stage[stage]];
-      }
+      const int worker = base_.written.worker_of_stage[stage];
+      stages[stage].furthest_end.push_back(&furthest.of(known.live[stage], options_.memory_limit_of(worker) / chunks));
+      stages[stage].speed = speed_of(options_.workers, worker);
     }
   }
   PrefixSeconds sums;
@@ -406,7 +406,7 @@ class RematerializedTrials {
       modes[stages_of_worker_[worker][index]] = settings[index].mode;
       bytes[stages_of_worker_[worker][index]] = stage_bytes(settings[index].costs);
     }
-    return peak_bytes_of_worker(plain_.with(modes), bytes, worker) <= *options_.memory_limit_bytes;
+    return peak_bytes_of_worker(plain_.with(modes), bytes, worker) <= options_.memory_limit_of(worker);
   }
 
   // Empty if it does not fit.
@@ -414,7 +414,7 @@ class RematerializedTrials {
     const std::vector<int>& stages = stages_of_worker_[worker];
     Choice choice;
     for (const int stage : stages) {
-      const std::int64_t share_bytes = *options_.memory_limit_bytes / static_cast<std::int64_t>(stages.size());
+      const std::int64_t share_bytes = options_.memory_limit_of(worker) / static_cast<std::int64_t>(stages.size());
       std::optional<Setting> one = drops ? dropping(stage, mode, share_bytes) : keeping(stage, mode);
       if (!one) return std::nullopt;
       choice.push_back(*std::move(one));
@@ -429,7 +429,7 @@ class RematerializedTrials {
       if (choice[index].recompute_seconds == 0) continue;
       Choice tried = choice;
       std::int64_t low = 0;
-      std::int64_t high = *options_.memory_limit_bytes;
+      std::int64_t high = options_.memory_limit_of(worker);
       for (int step = 0; step < 8; ++step) {
         const std::int64_t middle = low + (high - low) / 2;
         std::optional<Setting> setting = dropping(stages_of_worker_[worker][index], Recompute::kNever, middle);

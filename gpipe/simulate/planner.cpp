@@ -122,10 +122,20 @@ PlanCandidate describe(const PlanOptions& options, const Found& found) {
   return candidate;
 }
 
+template <typename OnLimit>
+void for_each_memory_limit(PlanOptions& options, const OnLimit& on_limit) {
+  on_limit(options.memory_limit_bytes);
+  for (WorkerCosts& worker : options.workers) on_limit(worker.memory_limit_bytes);
+}
+
+void remove_memory_limits(PlanOptions& options) {
+  for_each_memory_limit(options, [](std::optional<std::int64_t>& limit_bytes) { limit_bytes.reset(); });
+}
+
 // The modes that are cut for before they are mixed. Without a limit there is nothing to save.
 std::vector<Recompute> mode_choices(const PlanOptions& options) {
   if (options.recompute != Recompute::kAuto) return {options.recompute};
-  if (!options.memory_limit_bytes) return {Recompute::kNever};
+  if (!options.has_memory_limit()) return {Recompute::kNever};
   return {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
 }
 
@@ -142,7 +152,7 @@ class PlanCandidates {
                                                : options_.recompute_by_stage;
       cut_for(modes);
     }
-    if (options_.recompute == Recompute::kAuto && options_.memory_limit_bytes) {
+    if (options_.recompute == Recompute::kAuto && options_.has_memory_limit()) {
       const std::vector<int> mixed = trials_.mixed_layers_per_stage();
       if (!mixed.empty()) keep(trials_.run(mixed));
     }
@@ -185,7 +195,7 @@ class PlanCandidates {
       add(std::move(refused));
       if (options_.chunks == 1) return;
       // The stages of a worker need not have equal shares of its memory, as the cut has it.
-      options.memory_limit_bytes.reset();
+      remove_memory_limits(options);
       keep_and_add(trials_.run(partitioned_plan(profile_, options).layers_per_stage));
     }
   }
@@ -281,13 +291,15 @@ std::vector<std::vector<int>> partitions_to_rematerialize(const Profile& profile
     if (found.trial) add(found.trial->layers_per_stage);
     if (!found.trial && found.recompute == name(Recompute::kAlways)) missing_bytes = found.missing_bytes;
   }
-  const std::int64_t limit_bytes = *options.memory_limit_bytes;
-  options.recompute = Recompute::kNever;
-  options.memory_limit_bytes.reset();
-  add(partitioned_plan(profile, options).layers_per_stage);
+  PlanOptions unlimited = options;
+  unlimited.recompute = Recompute::kNever;
+  remove_memory_limits(unlimited);
+  add(partitioned_plan(profile, unlimited).layers_per_stage);
   if (missing_bytes > 0) {
     options.recompute = Recompute::kAlways;
-    options.memory_limit_bytes = saturated(WideBytes{limit_bytes} + missing_bytes);
+    for_each_memory_limit(options, [&](std::optional<std::int64_t>& limit_bytes) {
+      if (limit_bytes) limit_bytes = saturated(WideBytes{*limit_bytes} + missing_bytes);
+    });
     try {
       add(partitioned_plan(profile, options, /*find_smallest=*/false).layers_per_stage);
     } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then it is not one of them
@@ -370,7 +382,7 @@ PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
     }
   }
   const bool leaves_recompute = options.recompute == Recompute::kAuto && options.recompute_by_stage.empty();
-  if (leaves_recompute && options.memory_limit_bytes && options.rematerialize) {
+  if (leaves_recompute && options.has_memory_limit() && options.rematerialize) {
     add_rematerialized(profile, choices, all);
   }
   auto best = all.end();

@@ -90,7 +90,7 @@ class Judge {
 
   std::shared_ptr<const CutCosts> cut(const Schedule& placement, const std::vector<int>& layers_per_stage) const {
     Costs costs = stage_costs(profile_, layers_per_stage, options_.link, options_.optimizer_slots);
-    costs.worker_speed = options_.worker_speed;
+    costs.workers = options_.workers;
     return cut(placement, std::move(costs));
   }
   static std::shared_ptr<const CutCosts> cut(const Schedule& placement, Costs costs) {
@@ -125,10 +125,12 @@ class Judge {
 
  private:
   bool fits(const Point& point) const {
-    if (!options_.memory_limit_bytes) return true;
+    if (!options_.has_memory_limit()) return true;
     const std::vector<std::int64_t> peak_bytes = peak_bytes_by_worker(point.order, point.cut->bytes);
-    return std::all_of(peak_bytes.begin(), peak_bytes.end(),
-                       [&](std::int64_t bytes) { return bytes <= *options_.memory_limit_bytes; });
+    for (int worker = 0; worker < point.order.num_workers(); ++worker) {
+      if (peak_bytes[worker] > options_.memory_limit_of(worker)) return false;
+    }
+    return true;
   }
 
   const Profile& profile_;
@@ -196,8 +198,8 @@ class LocalSearch {
  public:
   LocalSearch(const PlanOptions& options, Judge& judge, Random& random)
       : leaves_recompute_(options.recompute == Recompute::kAuto && options.recompute_by_stage.empty() &&
-                          options.memory_limit_bytes),
-        are_alike_(options.worker_speed.empty()),
+                          options.has_memory_limit()),
+        are_alike_(options.workers.empty()),
         keeps_ends_(options.search_keeps_ends),
         judge_(judge),
         random_(random) {}
@@ -474,7 +476,7 @@ StepBound bound_of_any_cut(const Profile& profile, const PlanOptions& options) {
   double speed = 0;
   double fastest = 0;
   for (int worker = 0; worker < options.num_stages; ++worker) {
-    const double one = options.worker_speed.empty() ? 1 : options.worker_speed[worker];
+    const double one = speed_of(options.workers, worker);
     speed += one;
     fastest = std::max(fastest, one);
   }

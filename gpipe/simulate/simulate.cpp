@@ -14,8 +14,9 @@ namespace {
 
 // What the same schedule would take if messages cost nothing and had room.
 double makespan_without_communication(const Schedule& schedule, const FlowTable& table, CostTable costs) {
-  costs.latency_seconds = 0;
-  std::fill(costs.transfer_seconds.begin(), costs.transfer_seconds.end(), 0.0);
+  for (std::vector<double>* seconds : {&costs.latency_seconds, &costs.transfer_seconds}) {
+    std::fill(seconds->begin(), seconds->end(), 0.0);
+  }
   Clock clock(schedule, table, costs, false);
   TokenGame<Clock>(schedule, table, {}, clock).run();
   return clock.makespan_seconds;
@@ -76,9 +77,11 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
     timeline.workers[worker].peak_bytes = peak_bytes[worker];
   }
 
-  const bool free = options.capacities.empty() && cost_table.latency_seconds == 0 &&
-                    std::all_of(cost_table.transfer_seconds.begin(), cost_table.transfer_seconds.end(),
-                                [](double seconds) { return seconds == 0; });
+  const auto is_zero = [](const std::vector<double>& all) {
+    return std::all_of(all.begin(), all.end(), [](double seconds) { return seconds == 0; });
+  };
+  const bool free =
+      options.capacities.empty() && is_zero(cost_table.latency_seconds) && is_zero(cost_table.transfer_seconds);
   const double free_makespan =
       free ? timeline.makespan_seconds : makespan_without_communication(schedule, table, cost_table);
   timeline.breakdown = make_breakdown(timeline, schedule, cost_table, free_makespan);

@@ -17,8 +17,8 @@ struct SimulateOptions {
 };
 
 // Every worker runs its actions in order. An action starts when its worker is free and its messages have arrived; a
-// message leaves at the end of the action that made it, waits for the one before it on its flow, takes its transfer
-// time and then the link's latency.
+// message leaves at the end of the action that made it, waits for those before it on its link, takes its transfer time
+// and then the link's latency. All messages from one worker to another share one link; those back have their own.
 //
 // Throws InvalidArgument if `costs` is for another number of stages or has a negative or non-finite cost, and
 // ScheduleError if the schedule cannot run to its end. Linear in the number of actions.

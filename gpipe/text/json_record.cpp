@@ -14,21 +14,30 @@
 namespace gpipe {
 namespace {
 
+bool contains(const std::vector<std::string>& names, const std::string& name) {
+  return std::find(names.begin(), names.end(), name) != names.end();
+}
+
 class TableReader : public JsonReceiver {
  public:
-  explicit TableReader(std::string_view text) : text_(text) {}
+  TableReader(std::string_view text, const std::vector<std::string>& objects) : text_(text), objects_(objects) {}
 
   JsonTables take() { return std::move(tables_); }
 
   void begin_object(std::size_t offset) override {
-    if (depth_ != kOutside && depth_ != kInTable) fail_shape("an object", offset);
+    if (depth_ == kInTables || depth_ == kInObject || (depth_ == kInRecord && !expects_object())) {
+      fail_shape("an object", offset);
+    }
     if (depth_ == kInTable) tables_.tables.back().records.emplace_back();
+    if (depth_ == kInRecord) record().fields.back().object.emplace_back();
     ++depth_;
   }
 
   void end_object(std::size_t offset) override {
-    (depth_ == kInRecord ? record() : tables_.top).offset = offset;
+    JsonRecord& ended = depth_ == kInTables ? tables_.top : innermost();
+    ended.offset = offset;
     --depth_;
+    if (depth_ == kInRecord) record().fields.back().value_offset = offset;
   }
 
   void begin_list(std::size_t offset) override {
@@ -42,7 +51,7 @@ class TableReader : public JsonReceiver {
     if (depth_ == kInTables) {
       tables_.tables.push_back({std::move(name), offset, {}});
     } else {
-      record().fields.push_back({std::move(name), offset, nullptr, 0});
+      innermost().fields.push_back({std::move(name), offset, nullptr, 0});
     }
   }
 
@@ -53,19 +62,23 @@ class TableReader : public JsonReceiver {
       tables_.tables.pop_back();
       return;
     }
-    if (depth_ != kInRecord) fail_shape(json_shown(value), offset);
-    record().fields.back().value = std::move(value);
-    record().fields.back().value_offset = offset;
+    if (depth_ < kInRecord || (depth_ == kInRecord && expects_object())) fail_shape(json_shown(value), offset);
+    innermost().fields.back().value = std::move(value);
+    innermost().fields.back().value_offset = offset;
   }
 
  private:
-  enum Depth { kOutside, kInTables, kInTable, kInRecord };
+  enum Depth { kOutside, kInTables, kInTable, kInRecord, kInObject };
 
   JsonRecord& record() { return tables_.tables.back().records.back(); }
+  JsonRecord& innermost() { return depth_ == kInObject ? record().fields.back().object.back() : record(); }
+  // Whether the value of the record's last field has to be one.
+  bool expects_object() { return contains(objects_, record().fields.back().name); }
 
   [[noreturn]] void fail_shape(const std::string& got, std::size_t offset);
 
   std::string_view text_;
+  const std::vector<std::string>& objects_;
   int depth_ = kOutside;
   JsonTables tables_;
 };
@@ -81,9 +94,11 @@ void TableReader::fail_shape(const std::string& got, std::size_t offset) {
         text_, offset,
         fmt::format("element {} of {} must be an object, got {}", table.records.size(), json_quoted(table.name), got));
   }
-  json_fail_at(text_, offset,
-               fmt::format("element {} of {}: {} must be a number or a string, got {}", table.records.size() - 1,
-                           json_quoted(table.name), json_quoted(record().fields.back().name), got));
+  const bool is_object = depth_ == kInRecord && expects_object();
+  json_fail_at(
+      text_, offset,
+      fmt::format("element {} of {}: {} must be {}, got {}", table.records.size() - 1, json_quoted(table.name),
+                  json_quoted(innermost().fields.back().name), is_object ? "an object" : "a number or a string", got));
 }
 
 std::optional<double> number_of(const JsonScalar& value) {
@@ -93,14 +108,10 @@ std::optional<double> number_of(const JsonScalar& value) {
   return number == nullptr ? std::nullopt : std::optional<double>(*number);
 }
 
-bool contains(const std::vector<std::string>& names, const std::string& name) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
-
 }  // namespace
 
-JsonTables parse_json_tables(std::string_view text) {
-  TableReader reader(text);
+JsonTables parse_json_tables(std::string_view text, const std::vector<std::string>& objects) {
+  TableReader reader(text, objects);
   try {
     read_json(text, reader);
   } catch (const JsonProblem& problem) {
@@ -178,6 +189,13 @@ double JsonReader::seconds(std::string_view name) const {
   const std::optional<double> number = number_of(given.value);
   if (!number || !std::isfinite(*number) || *number < 0) fail_value(given, "a number of seconds, 0 or more");
   return *number == 0 ? 0 : *number;  // no negative zero
+}
+
+double JsonReader::positive(std::string_view name) const {
+  const JsonField& given = field(name);
+  const std::optional<double> number = number_of(given.value);
+  if (!number || !std::isfinite(*number) || !(*number > 0)) fail_value(given, "a number above 0");
+  return *number;
 }
 
 std::int64_t JsonReader::bytes(std::string_view name) const {

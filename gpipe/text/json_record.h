@@ -1,6 +1,6 @@
 // Reads the one shape of JSON the library takes, {"field": scalar, "table": [{"field": scalar, ...}, ...], ...},
 // remembers where everything stood, and says where and why it cannot read a field. What the names and the values mean
-// is the caller's business.
+// is the caller's business. Fields of records that the caller names are objects of scalars instead.
 #pragma once
 
 #include <cstddef>
@@ -14,11 +14,14 @@
 namespace gpipe {
 
 // Offsets are of the last character of what they belong to, in bytes from the beginning of the text.
+struct JsonRecord;
+
 struct JsonField {
   std::string name;
   std::size_t name_offset = 0;
   JsonScalar value;
   std::size_t value_offset = 0;
+  std::vector<JsonRecord> object = {};  // the one that is the value, of a field that is an object
 };
 
 struct JsonRecord {
@@ -38,8 +41,8 @@ struct JsonTables {
 };
 
 // Throws ParseError for text of any other shape, whatever bytes it is made of. Linear in time and memory; nesting that
-// is deeper is refused where it begins.
-JsonTables parse_json_tables(std::string_view text);
+// is deeper is refused where it begins. The fields of records named in `objects` must be objects of scalars.
+JsonTables parse_json_tables(std::string_view text, const std::vector<std::string>& objects = {});
 
 // Throws a ParseError whose message begins with the line and the column of the character at `offset`.
 [[noreturn]] void json_fail_at(std::string_view text, std::size_t offset, const std::string& what);
@@ -70,6 +73,7 @@ class JsonReader {
   const JsonField& field(std::string_view name) const { return *find(name); }
   std::string string(std::string_view name) const;
   double seconds(std::string_view name) const;
+  double positive(std::string_view name) const;  // a finite number above 0
   std::int64_t bytes(std::string_view name) const;
   int count(std::string_view name, int least) const;  // from `least` to 2^31-1
 

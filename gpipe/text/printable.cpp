@@ -59,4 +59,9 @@ std::string quoted_name(std::string_view text, std::size_t most_bytes) {
   return text.size() > most_bytes ? shown + "..." : shown;
 }
 
+std::string quoted_word(std::string_view word) {
+  constexpr std::size_t kLongest = 60;
+  return word.size() <= kLongest ? fmt::format("'{}'", word) : fmt::format("'{}...'", word.substr(0, kLongest));
+}
+
 }  // namespace gpipe

@@ -15,4 +15,7 @@ std::string printable(std::string_view text);
 // In quotes, as messages show it: as JSON writes it, and fit to be printed; cut if it has more bytes than that.
 std::string quoted_name(std::string_view text, std::size_t most_bytes = 100);
 
+// A word of a command line as messages show it: in single quotes, cut if it is long.
+std::string quoted_word(std::string_view word);
+
 }  // namespace gpipe

@@ -16,11 +16,21 @@ struct Verdict {
   std::vector<int> layers_per_stage;  // empty if nothing fits
   double slowest = 0;
   double sum = 0;
-  std::int64_t least_fullest_bytes = std::numeric_limits<std::int64_t>::max();
+  std::int64_t least_missing_bytes = std::numeric_limits<std::int64_t>::max();  // on the stage that lacks most
 };
 
-inline double message_seconds(const PartitionOptions& options, std::int64_t bytes) {
-  return options.link.latency_seconds + static_cast<double>(bytes) / options.link.bytes_per_second;
+// From a stage to the next, or back.
+inline double message_seconds(const PartitionOptions& options, int stage, std::int64_t bytes) {
+  LinkCosts link = options.link;
+  if (!options.workers.empty() && options.workers[stage].link_to_next) link = *options.workers[stage].link_to_next;
+  return link.latency_seconds + static_cast<double>(bytes) / link.bytes_per_second;
+}
+
+// As large a number as there is if the stage has none.
+inline std::int64_t limit_bytes(const PartitionOptions& options, int stage) {
+  const bool has_own = !options.workers.empty() && options.workers[stage].memory_limit_bytes;
+  const auto& limit = has_own ? options.workers[stage].memory_limit_bytes : options.memory_limit_bytes;
+  return limit.value_or(std::numeric_limits<std::int64_t>::max());
 }
 
 inline double stage_seconds(const Profile& profile, const PartitionOptions& options, int stage, int begin, int end) {
@@ -32,14 +42,17 @@ inline double stage_seconds(const Profile& profile, const PartitionOptions& opti
     if (options.backward) compute += profile.layers[layer].backward_seconds;
   }
   double messages = 0;
-  if (end < num_layers) messages += message_seconds(options, profile.layers[end - 1].output_bytes);
-  if (begin > 0 && options.backward) messages += message_seconds(options, profile.layers[begin - 1].output_bytes);
+  if (end < num_layers) messages += message_seconds(options, stage, profile.layers[end - 1].output_bytes);
+  if (begin > 0 && options.backward) {
+    messages += message_seconds(options, stage - 1, profile.layers[begin - 1].output_bytes);
+  }
   for (const SkipProfile& skip : profile.skips) {
     const auto inside = [&](int layer) { return begin <= layer && layer < end; };
-    if (inside(skip.from) && !inside(skip.to)) messages += message_seconds(options, skip.bytes);
-    if (inside(skip.to) && !inside(skip.from) && options.backward) messages += message_seconds(options, skip.bytes);
+    const bool is_sent_back = inside(skip.to) && !inside(skip.from) && options.backward;
+    if (inside(skip.from) && !inside(skip.to)) messages += message_seconds(options, stage, skip.bytes);
+    if (is_sent_back) messages += message_seconds(options, stage - 1, skip.bytes);
   }
-  return compute / (options.worker_speed.empty() ? 1 : options.worker_speed[stage]) + messages;
+  return compute / (options.workers.empty() ? 1 : options.workers[stage].speed) + messages;
 }
 
 inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, const std::vector<Live>& live, int begin,
@@ -105,7 +118,7 @@ inline Verdict try_all(const Profile& profile, const PartitionOptions& options) 
   for_each_partition(
       static_cast<int>(profile.layers.size()), options.num_stages, sizes, [&](const std::vector<int>& tried) {
         double sum = 0, slowest = 0, squares = 0;
-        std::int64_t fullest = 0;
+        std::int64_t missing = std::numeric_limits<std::int64_t>::min();
         int begin = 0;
         for (int stage = 0; stage < options.num_stages; ++stage) {
           const int end = begin + tried[stage];
@@ -113,11 +126,12 @@ inline Verdict try_all(const Profile& profile, const PartitionOptions& options) 
           sum += seconds;
           slowest = std::max(slowest, seconds);
           squares += seconds * seconds;
-          fullest = std::max(fullest, stage_bytes(profile, options.optimizer_slots, options.live[stage], begin, end));
+          missing = std::max(missing, stage_bytes(profile, options.optimizer_slots, options.live[stage], begin, end) -
+                                          limit_bytes(options, stage));
           begin = end;
         }
-        verdict.least_fullest_bytes = std::min(verdict.least_fullest_bytes, fullest);
-        if (options.memory_limit_bytes && fullest > *options.memory_limit_bytes) return;
+        verdict.least_missing_bytes = std::min(verdict.least_missing_bytes, missing);
+        if (missing > 0) return;
         const double makespan = sum + (options.num_micro_batches - 1) * slowest;
         const Rank rank = {options.objective == Objective::kMakespan ? makespan : slowest, slowest, sum, squares};
         if (!verdict.layers_per_stage.empty() && !(rank < least)) return;

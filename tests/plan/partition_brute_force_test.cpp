@@ -29,6 +29,8 @@ struct Features {
   bool recompute = false;
   bool forward_only = false;
   bool memory = false;
+  bool links = false;   // of different workers
+  bool limits = false;  // of different workers
 };
 
 // Chains whose seconds are multiples of 1/8, so that no sum is rounded.
@@ -47,7 +49,7 @@ class RandomChain {
       options.link.bytes_per_second = 1 << between(0, 3);
     }
     for (int stage = 0; stage < options.num_stages; ++stage) {
-      if (features.speeds) options.worker_speed.push_back(std::ldexp(1, between(-1, 1)));
+      if (features.speeds || features.links || features.limits) options.workers.push_back(random_worker());
       if (features.recompute) options.recompute_share.push_back(between(0, 2) * 0.5);
     }
     options.live = live_for(options.num_stages);
@@ -92,6 +94,16 @@ class RandomChain {
     return layer;
   }
 
+  WorkerCosts random_worker() {
+    WorkerCosts worker;
+    if (features_.speeds) worker.speed = std::ldexp(1, between(-1, 1));
+    if (features_.limits && between(0, 2) > 0) worker.memory_limit_bytes = between(0, 160);
+    if (features_.links && between(0, 2) > 0) {
+      worker.link_to_next = LinkCosts{between(0, 4) * 0.25, std::ldexp(1, between(0, 3))};
+    }
+    return worker;
+  }
+
   void add_skips() {
     const int last = static_cast<int>(profile.layers.size()) - 1;
     for (int skip = between(0, 6); skip > 0; --skip) {
@@ -110,11 +122,16 @@ int smallest_that_fits(const RandomChain& chain) {
     options.num_stages = num_stages;
     options.live = chain.live_for(num_stages);
     if (options.live.empty()) continue;
-    options.worker_speed.clear();
+    options.workers.clear();
     options.recompute_share.clear();
     if (!test::try_all(chain.profile, options).layers_per_stage.empty()) return num_stages;
   }
   return 0;
+}
+
+bool have_one_limit(const PartitionOptions& options) {
+  return std::none_of(options.workers.begin(), options.workers.end(),
+                      [](const WorkerCosts& worker) { return worker.memory_limit_bytes.has_value(); });
 }
 
 // Returns whether there was a partition.
@@ -138,7 +155,8 @@ bool compare_with_brute_force(const RandomChain& chain) {
     return true;
   } catch (const InfeasibleError& error) {
     EXPECT_TRUE(expected.layers_per_stage.empty());
-    EXPECT_EQ(error.missing_bytes(), expected.least_fullest_bytes - *options.memory_limit_bytes);
+    EXPECT_EQ(error.missing_bytes(), expected.least_missing_bytes);
+    if (!have_one_limit(options)) return false;
     EXPECT_EQ(error.smallest_num_stages(), smallest_that_fits(chain));
     return false;
   }
@@ -161,7 +179,7 @@ int compare_with_brute_force(const Features& features, int num_chains) {
 
 Features features(const std::string& letters) {
   const auto has = [&](char letter) { return letters.find(letter) != std::string::npos; };
-  return {has('0'), has('m'), has('k'), has('s'), has('r'), has('f'), has('l')};
+  return {has('0'), has('m'), has('k'), has('s'), has('r'), has('f'), has('l'), has('d'), has('w')};
 }
 
 TEST(PartitionBruteForce, EqualsBruteForceOnRandomChains) { EXPECT_EQ(compare_with_brute_force({}, 1000), 2000); }
@@ -179,6 +197,20 @@ TEST(PartitionBruteForce, EqualsBruteForceWithMessagesAndSkips) {
 TEST(PartitionBruteForce, EqualsBruteForceWithWorkersOfDifferentSpeeds) {
   EXPECT_EQ(compare_with_brute_force(features("s"), 1000), 2000);
   EXPECT_EQ(compare_with_brute_force(features("0smk"), 1000), 2000);
+}
+
+TEST(PartitionBruteForce, EqualsBruteForceWithLinksOfDifferentWorkers) {
+  EXPECT_EQ(compare_with_brute_force(features("d"), 1000), 2000);
+  EXPECT_EQ(compare_with_brute_force(features("0smkd"), 1000), 2000);
+  EXPECT_EQ(compare_with_brute_force(features("fkd"), 500), 1000);
+}
+
+TEST(PartitionBruteForce, EqualsBruteForceWithMemoryLimitsOfDifferentWorkers) {
+  for (const char* letters : {"w", "wl", "wkd", "wl0smkrd"}) {
+    const int feasible = compare_with_brute_force(features(letters), 1000);
+    EXPECT_GT(feasible, 400) << letters;
+    EXPECT_LT(feasible, 1900) << letters;
+  }
 }
 
 TEST(PartitionBruteForce, EqualsBruteForceWithRecomputedOrMissingBackwards) {
@@ -253,7 +285,7 @@ TEST(PartitionBruteForce, MeasuredSecondsAreOptimalUpToRounding) {
       layer.backward_seconds = layer.backward_seconds / 7e3;
     }
     chain.options.link.bytes_per_second = 12345.6;
-    for (double& speed : chain.options.worker_speed) speed *= 0.9;
+    for (WorkerCosts& worker : chain.options.workers) worker.speed *= 0.9;
     const test::Verdict expected = test::try_all(chain.profile, chain.options);
     const double makespan = expected.sum + (chain.options.num_micro_batches - 1) * expected.slowest;
     EXPECT_NEAR(partition(chain.profile, chain.options).makespan_seconds, makespan, 1e-13 * makespan)

@@ -63,13 +63,13 @@ class LargePartition : public ::testing::Test {
 TEST_F(LargePartition, HasTheSlowestStageOfThePlainRecurrence) {
   options_.objective = Objective::kSlowestStage;
   EXPECT_EQ(partition(profile_, options_).slowest_seconds, least_slowest(std::vector<double>(64, 1)));
-  options_.worker_speed = speeds_;
+  options_.workers = workers_of_speed(speeds_);
   EXPECT_EQ(partition(profile_, options_).slowest_seconds, least_slowest(speeds_));
 }
 
 TEST_F(LargePartition, IsNoWorseForTheMakespanThanTheOneWithTheFastestSlowestStage) {
   options_.link = {1, 10};
-  options_.worker_speed = speeds_;
+  options_.workers = workers_of_speed(speeds_);
   options_.memory_limit_bytes = 1000000;
   const Partition makespan = partition(profile_, options_);
   options_.objective = Objective::kSlowestStage;

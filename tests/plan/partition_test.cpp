@@ -101,7 +101,7 @@ TEST(Partition, CountsComputeMessagesAndBytesAsDocumented) {
   options.recompute = true;
   options.link.latency_seconds = 0.5;
   options.link.bytes_per_second = 1000;
-  options.worker_speed = {1, 2, 1};
+  options.workers = workers_of_speed({1, 2, 1});
   options.optimizer_slots = 1;
   options.live = {{{3, 0}}, {{1, 2}, {0, 4}}, {{1, 1}}};
   options.memory_limit_bytes = 4060;  // [1, 3) needs all of it
@@ -228,8 +228,8 @@ TEST(Partition, RefusesCountsOutOfRange) {
   options.live = {{{1, 0}}};
   EXPECT_THAT(refusal(profile, options), HasSubstr("live has 1 entries for 2 stages"));
   options = options_for(2);
-  options.worker_speed = {1, 1, 1};
-  EXPECT_THAT(refusal(profile, options), HasSubstr("worker_speed has 3 entries for 2 stages"));
+  options.workers = workers_of_speed({1, 1, 1});
+  EXPECT_THAT(refusal(profile, options), HasSubstr("workers has 3 entries for 2 stages"));
   options = options_for(2);
   options.recompute_share = {1};
   EXPECT_THAT(refusal(profile, options), HasSubstr("recompute_share has 1 entries for 2 stages"));
@@ -243,13 +243,16 @@ TEST(Partition, RefusesValuesOutOfRange) {
     change(options);
     return refusal(profile, options);
   };
-  EXPECT_THAT(refuse([](PartitionOptions& options) { options.worker_speed = {1, 0}; }), HasSubstr("worker_speed is 0"));
-  EXPECT_THAT(refuse([&](PartitionOptions& options) {
-                options.worker_speed = {1, nan};
-              }),
-              HasSubstr("worker_speed is nan"));
   EXPECT_THAT(refuse([](PartitionOptions& options) {
-                options.worker_speed = {1, 5e-324};
+                options.workers = workers_of_speed({1, 0});
+              }),
+              HasSubstr("workers[1].speed is 0"));
+  EXPECT_THAT(refuse([&](PartitionOptions& options) {
+                options.workers = workers_of_speed({1, nan});
+              }),
+              HasSubstr("workers[1].speed is nan"));
+  EXPECT_THAT(refuse([](PartitionOptions& options) {
+                options.workers = workers_of_speed({1, 5e-324});
               }),
               HasSubstr("too many seconds"));
   EXPECT_THAT(refuse([](PartitionOptions& options) {
@@ -264,6 +267,12 @@ TEST(Partition, RefusesValuesOutOfRange) {
               HasSubstr("bytes_per_second is 0"));
   EXPECT_THAT(refuse([](PartitionOptions& options) { options.memory_limit_bytes = -1; }),
               HasSubstr("memory_limit_bytes is -1"));
+  const auto refuse_worker = [&](const WorkerCosts& worker) {
+    return refuse([&](PartitionOptions& options) { options.workers = {{}, worker}; });
+  };
+  EXPECT_THAT(refuse_worker({1, -1, {}}), HasSubstr("workers[1].memory_limit_bytes is -1"));
+  EXPECT_THAT(refuse_worker({1, {}, LinkCosts{-1, 1}}), HasSubstr("workers[1].link_to_next.latency_seconds is -1"));
+  EXPECT_THAT(refuse_worker({1, {}, LinkCosts{0, 0}}), HasSubstr("workers[1].link_to_next.bytes_per_second is 0"));
   EXPECT_THAT(refuse([](PartitionOptions& options) { options.live = {{{1, 0}}, {{1, -2}}}; }), HasSubstr("-2 inputs"));
 }
 

@@ -48,7 +48,7 @@ Plan full() {
   options.num_micro_batches = 4;
   options.schedule = "interleaved";
   options.recompute_by_stage = {Recompute::kNever, Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever};
-  options.worker_speed = {1, 0.7};
+  options.workers = {{1, std::int64_t{1} << 60, LinkCosts{1.0 / 3, 1e9 / 7}}, {0.7, {}, {}}};
   options.link = {0.001, 1e9 / 3};
   Plan plan = partitioned_plan(model(), options);
   plan.predicted_step_seconds = 1.0 / 7;
@@ -94,7 +94,7 @@ TEST(PlanJson, ComesBackBitForBit) {
   EXPECT_EQ(again.predicted_peak_bytes, plan.predicted_peak_bytes);
   EXPECT_EQ(again.partition.makespan_seconds, plan.partition.makespan_seconds);
   EXPECT_EQ(again.partition.slowest_seconds, plan.partition.slowest_seconds);
-  EXPECT_EQ(again.costs.worker_speed, plan.costs.worker_speed);
+  EXPECT_EQ(again.costs.workers, plan.costs.workers);
   EXPECT_EQ(again.costs.link.latency_seconds, 0.001);
   EXPECT_EQ(again.costs.link.bytes_per_second, 1e9 / 3);
   EXPECT_EQ(again.costs.skip_bytes, plan.costs.skip_bytes);
@@ -117,7 +117,7 @@ TEST(PlanJson, WhatIsAbsentStaysAbsent) {
   EXPECT_TRUE(again.recompute_by_stage.empty());
   EXPECT_TRUE(again.rematerialization.empty());
   EXPECT_TRUE(again.predicted_peak_bytes.empty());
-  EXPECT_TRUE(again.costs.worker_speed.empty());
+  EXPECT_TRUE(again.costs.workers.empty());
   EXPECT_EQ(again.costs.link.bytes_per_second, std::numeric_limits<double>::infinity());
   EXPECT_EQ(to_json(again), to_json(plain()));
 }
@@ -144,6 +144,7 @@ TEST(PlanJson, SaysWhereAndWhyItIsRefused) {
   EXPECT_THAT(refusal(with(text, "\"rematerialization\":\"\"", "\"rematerialization\":3")), HasSubstr("a string"));
   EXPECT_THAT(refusal(with(text, "\"speed\":0.7", "\"speed\":0")), HasSubstr("worker 1: \"speed\" is 0"));
   EXPECT_THAT(refusal(with(text, ",\"speed\":0.7", "")), HasSubstr("expected the same of all"));
+  EXPECT_THAT(refusal(with(text, "\"speed\":1.0,", "")), HasSubstr("worker 0: \"speed\" is missing"));
   EXPECT_THAT(refusal(with(text, "\"to_stage\":3", "\"to_stage\":4")), HasSubstr("a stage above 0, and at most 3"));
   EXPECT_THAT(refusal(with(text, "\"forward_working_bytes\"", "\"forward_working_byte\"")),
               HasSubstr("did you mean \"forward_working_bytes\"?"));

@@ -94,14 +94,14 @@ TEST(Plan, CountsTheBackwardThatTheScheduleRuns) {
 
 TEST(Plan, PutsTheStagesOfASlowWorkerWhereTheScheduleDoes) {
   PlanOptions options = options_for(2, 8, "interleaved");
-  options.worker_speed = {1, 0.25};
+  options.workers = workers_of_speed({1, 0.25});
   // Stages 1 and 3 are on the slow worker.
   EXPECT_THAT(plan(equal_layers(10), options).layers_per_stage, ElementsAre(4, 1, 4, 1));
   options.schedule = "zb-v";  // 1 and 2 are
   const Plan found = plan(equal_layers(10), options);
   EXPECT_THAT(found.layers_per_stage, ElementsAre(4, 1, 1, 4));
   EXPECT_EQ(found.chunks, 2);
-  EXPECT_THAT(found.costs.worker_speed, ElementsAre(1, 0.25));
+  EXPECT_EQ(found.costs.workers, options.workers);
 }
 
 TEST(Plan, EachStageOfAWorkerGetsAnEqualPartOfItsMemory) {
@@ -118,7 +118,7 @@ TEST(Plan, EachStageOfAWorkerGetsAnEqualPartOfItsMemory) {
     EXPECT_EQ(error.smallest_num_stages(), 4);
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("8 layers into 4 stages"), HasSubstr("279 bytes a stage"), HasSubstr("on 4 workers"),
-                      HasSubstr("looped-bfs"), HasSubstr("1/2 of the worker's limit of 558 bytes")));
+                      HasSubstr("looped-bfs"), HasSubstr("stage 0 gets 1/2 of the limit of worker 0, 558 bytes")));
   }
 }
 
@@ -151,8 +151,8 @@ TEST(Plan, RefusesWhatTheScheduleRefuses) {
   EXPECT_NE(refusal(equal_layers(3), options_for(0, 1)), "not refused");
   EXPECT_NE(refusal(equal_layers(3), options_for(2, 0)), "not refused");
   PlanOptions options = options_for(2, 1);
-  options.worker_speed = {1, 1, 1};
-  EXPECT_THAT(refusal(equal_layers(3), options), HasSubstr("worker_speed has 3 entries for 2 workers"));
+  options.workers = workers_of_speed({1, 1, 1});
+  EXPECT_THAT(refusal(equal_layers(3), options), HasSubstr("workers has 3 entries for 2 workers"));
 }
 
 std::int64_t fullest_worker(const Plan& plan, const PlanOptions& options) {

@@ -49,12 +49,14 @@ class RandomCosts {
     if (number(0, 2) > 0) costs.link.latency_seconds = number(0, 1) * 5 * seconds();
     if (number(0, 2) > 0) costs.link.bytes_per_second = 20 + number(0, 100);
     if (number(0, 2) == 0) {
-      for (int worker = 0; worker < schedule.num_workers(); ++worker) costs.worker_speed.push_back(1 + seconds());
+      costs.workers.resize(schedule.num_workers());
+      for (WorkerCosts& worker : costs.workers) worker.speed = 1 + seconds();
     }
+    if (number(0, 2) == 0) add_links(costs, schedule.num_workers());
     const int last = schedule.num_stages - 1;
     if (number(0, 2) == 0 && last > 0) {
-      costs.routes.skips = {{0, last}};
-      costs.skip_bytes = {number(0, 100)};
+      costs.routes.skips = {{0, last}, {last - 1, last}, {0, 1 + number(0, last - 1)}};
+      costs.skip_bytes = {number(0, 100), number(0, 100), number(0, 100)};
       costs.routes.ties = {{0, last}};
       costs.tie_bytes = {number(0, 100)};
     }
@@ -62,6 +64,14 @@ class RandomCosts {
   }
 
  private:
+  // Some links are slower than what is sent over them is made.
+  void add_links(Costs& costs, int num_workers) {
+    costs.workers.resize(num_workers);
+    for (WorkerCosts& worker : costs.workers) {
+      if (number(0, 3) > 0) worker.link_to_next = LinkCosts{number(0, 1) * seconds(), 5.0 + number(0, 100)};
+    }
+  }
+
   int number(int least, int most) { return std::uniform_int_distribution<int>(least, most)(random_); }
   double seconds() {
     if (kind_ == 0) return number(0, 4);

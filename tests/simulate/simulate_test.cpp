@@ -46,7 +46,8 @@ Costs random_costs(const Schedule& schedule, std::mt19937& random) {
   }
   costs.link.latency_seconds = 0.1 * seconds(random);
   costs.link.bytes_per_second = 10000;
-  for (int worker = 0; worker < schedule.num_workers(); ++worker) costs.worker_speed.push_back(seconds(random));
+  costs.workers.resize(schedule.num_workers());
+  for (WorkerCosts& worker : costs.workers) worker.speed = seconds(random);
   return costs;
 }
 
@@ -241,7 +242,7 @@ TEST(Simulate, OneLessThanTheFreeCapacityCostsTimeForSomeCosts) {
 TEST(Simulate, SlowWorkersTakeLonger) {
   const Schedule schedule = schedules::gpipe(2, 4);
   Costs costs = uniform_costs(schedule);
-  costs.worker_speed = {1, 0.5};
+  costs.workers = workers_of_speed({1, 0.5});
   const Timeline timeline = simulate(schedule, costs);
   EXPECT_DOUBLE_EQ(timeline.workers[0].busy_seconds, 12);
   EXPECT_DOUBLE_EQ(timeline.workers[1].busy_seconds, 24);
@@ -283,7 +284,7 @@ TEST(Simulate, RefusesCostsThatDoNotFit) {
     costs.link.latency_seconds = bad;
     EXPECT_THROW(simulate(schedule, costs), InvalidArgument) << bad;
     costs = uniform_costs(schedule);
-    costs.worker_speed = {1, bad};
+    costs.workers = workers_of_speed({1, bad});
     EXPECT_THROW(simulate(schedule, costs), InvalidArgument) << bad;
   }
   Costs costs = uniform_costs(schedule);
