@@ -73,13 +73,13 @@ std::vector<Workload> workloads() {
            torch::randn({16, 64})}};
 }
 
-LayerGraph run_forward(Workload& workload, Tensors& grads) {
+detail::LayerGraph run_forward(Workload& workload, Tensors& grads) {
   Tensors entries = {workload.input.detach()};
-  const std::shared_ptr<Boundary> boundary = Boundary::enter(entries, {true});
+  const std::shared_ptr<detail::Boundary> boundary = detail::Boundary::enter(entries, {true});
   const Tensors outputs = {workload.layers->forward(entries.front())};
   entries.clear();
   grads = {torch::ones_like(outputs.front())};
-  return {boundary, Roots(outputs)};
+  return {boundary, detail::Roots(outputs)};
 }
 
 void run(Workload& workload, int repeats) {
@@ -92,7 +92,7 @@ void run(Workload& workload, int repeats) {
   detail::SplitBackward split(DeferredWeights::kMatrices);
   for (int repeat = -1; repeat < repeats; ++repeat) {  // the first warms up, and makes the gradients
     Tensors grads;
-    LayerGraph graph = run_forward(workload, grads);
+    detail::LayerGraph graph = run_forward(workload, grads);
     const Seconds backward = measure([&] {
       graph.roots.backward_from(std::move(grads)).run();
       graph.boundary->take_grads();
@@ -100,7 +100,7 @@ void run(Workload& workload, int repeats) {
     const MemoryScope scope(account);
     graph = run_forward(workload, grads);
     graph_bytes = account->live_bytes();
-    ReadyBackward ready;
+    detail::ReadyBackward ready;
     const Seconds input_grad = measure([&] {
       ready = split.run_inputs(graph, std::move(grads));
       graph.boundary->take_grads();

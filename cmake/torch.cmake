@@ -79,7 +79,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/split/split.cpp
   gpipe/execute/stage/dropped_layers.cpp
   gpipe/execute/stage/earlier_gradients.cpp
-  gpipe/execute/stage/kept_inputs.cpp
+  gpipe/execute/stage/input_keeper.cpp
   gpipe/execute/stage/own_gradients.cpp
   gpipe/execute/stage/rematerialized_layers.cpp
   gpipe/execute/stage/stage.cpp
@@ -89,6 +89,8 @@ add_library(gpipe_torch STATIC
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
   gpipe/execute/values/checked_options.cpp
+  gpipe/execute/values/pipeline_options.cpp
+  gpipe/execute/values/step_result.cpp
   gpipe/checkpoint/hashed_file.cpp
   gpipe/checkpoint/inspect_model.cpp
   gpipe/checkpoint/model_place.cpp

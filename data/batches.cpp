@@ -159,7 +159,7 @@ Batch Batches::next() {
     end = ends_[place];
   }
   batch.size = end - begin;
-  const RowRange share = even_share(batch.size, options_.replica, options_.num_replicas);
+  const detail::RowRange share = detail::even_share(batch.size, options_.replica, options_.num_replicas);
   const auto first = order_.begin() + begin + share.first;
   batch.samples.assign(first, first + share.count);
   ++position_.batch;

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstdint>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct RowRange {
   std::int64_t first = 0;
@@ -23,4 +23,4 @@ inline RowRange even_share(std::int64_t rows, std::int64_t part, std::int64_t nu
   return {rows / num_parts * part + std::min(part, remainder), rows / num_parts + (part < remainder ? 1 : 0)};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

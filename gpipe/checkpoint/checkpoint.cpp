@@ -16,6 +16,7 @@
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
+#include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
@@ -111,10 +112,11 @@ void warn_of_learning_rate(TrainingState& state, const std::vector<double>& made
 }
 
 // The part of the optimizer's state that belongs to this rank.
-OptimizerState own_state(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
-                         const IsElsewhere& is_elsewhere) {
+detail::OptimizerState own_state(const std::string& path, const Manifest& manifest,
+                                 const std::vector<ManifestFile>& checked, const IsElsewhere& is_elsewhere) {
   const auto is_own = [&](const std::string& slot) { return !is_elsewhere(slot); };
-  OptimizerState state{manifest.optimizer, manifest.groups, load_slots(path, manifest, checked, is_own)};
+  detail::OptimizerState state{manifest.optimizer, manifest.groups,
+                               detail::load_slots(path, manifest, checked, is_own)};
   for (OptimizerGroup& group : state.groups) {
     group.parameters.erase(std::remove_if(group.parameters.begin(), group.parameters.end(), is_elsewhere),
                            group.parameters.end());
@@ -132,14 +134,14 @@ struct Prepared {
 
 Prepared prepare(const std::string& path, const Manifest& manifest, const std::vector<ManifestFile>& checked,
                  const torch::nn::Module& module, torch::optim::Optimizer& optimizer, const IsElsewhere& is_elsewhere) {
-  const OptimizerState state = own_state(path, manifest, checked, is_elsewhere);
+  const detail::OptimizerState state = own_state(path, manifest, checked, is_elsewhere);
   const Safetensors content = load_safetensors_set(path + "/" + kIndexName);
   Prepared prepared;
   prepared.copies = prepare_weights(content, path, module, is_elsewhere);
-  prepared.set_optimizer = prepare_state(optimizer, module, state, path);
+  prepared.set_optimizer = detail::prepare_state(optimizer, module, state, path);
   prepared.state = state_in(manifest, content);
   prepared.state.learning_rates = learning_rates_of(manifest.groups);
-  warn_of_learning_rate(prepared.state, learning_rates_of(state_of(optimizer, module).groups));
+  warn_of_learning_rate(prepared.state, learning_rates_of(detail::state_of(optimizer, module).groups));
   prepared.pipeline_step = manifest.pipeline_step;
   return prepared;
 }
@@ -152,15 +154,15 @@ Prepared prepare(const std::string& path, const Pipeline& pipeline, torch::optim
                                             "random numbers; make the pipeline with the same seed",
                                             manifest.seed, pipeline->options().seed()));
   }
-  const LayerNames layers(*pipeline);
+  const detail::LayerNames layers(*pipeline);
   const std::vector<ManifestFile> checked =
-      options.check_hashes ? own_share(*pipeline, manifest.files) : std::vector<ManifestFile>();
+      options.check_hashes ? detail::own_share(*pipeline, manifest.files) : std::vector<ManifestFile>();
   return prepare(path, manifest, checked, *pipeline, optimizer,
                  [&](const std::string& name) { return layers.is_elsewhere(name); });
 }
 
 void apply(Prepared& prepared) {
-  run_parallel(prepared.copies.size(), [&](std::size_t index) {
+  detail::run_parallel(prepared.copies.size(), [&](std::size_t index) {
     const torch::NoGradGuard no_grad;
     prepared.copies[index].first.copy_(prepared.copies[index].second);
   });
@@ -171,7 +173,7 @@ void apply(Prepared& prepared) {
 CheckpointSnapshot snapshot_of_module(const torch::nn::Module& module, torch::optim::Optimizer& optimizer,
                                       const TrainingState& state) {
   check_state(state);
-  OptimizerState optimizer_state = state_of(optimizer, module);
+  detail::OptimizerState optimizer_state = detail::state_of(optimizer, module);
   CheckpointSnapshot snapshot;
   snapshot.metadata = state.metadata;
   snapshot.shards.push_back({0, weights_of(module), std::move(optimizer_state.slots)});
@@ -203,7 +205,7 @@ void check_is_plain(const torch::nn::Module& module) {
 CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                const TrainingState& state) {
   CheckpointSnapshot snapshot = snapshot_of_module(*pipeline, optimizer, state);
-  const LayerNames layers(*pipeline);
+  const detail::LayerNames layers(*pipeline);
   StageShard whole = std::move(snapshot.shards.front());
   std::vector<StageShard> shards(static_cast<std::size_t>(layers.num_stages()));
   for (auto& weight : whole.weights) shards[layers.stage_of(weight.first)].weights.push_back(std::move(weight));
@@ -225,13 +227,13 @@ SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapsh
                                const SaveOptions& options) {
   const auto start = Clock::now();
   FileSystem& files = options.file_system();
-  const std::shared_ptr<const FileLock> lock = lock_checkpoints(files, folder);
+  const std::shared_ptr<const FileLock> lock = detail::lock_checkpoints(files, folder);
   const std::string temporary = begin_checkpoint(files, folder, snapshot.manifest.step);
   SavedCheckpoint saved;
   try {
     Manifest manifest = snapshot.manifest;
-    manifest.files = write_shards(files, temporary, snapshot, options.num_threads);
-    saved = commit_shards(files, temporary, std::move(manifest), options.retention);
+    manifest.files = detail::write_shards(files, temporary, snapshot, options.num_threads);
+    saved = detail::commit_shards(files, temporary, std::move(manifest), options.retention);
   } catch (...) {
     discard_checkpoint(files, temporary);
     throw;
@@ -246,18 +248,18 @@ SavedCheckpoint save_checkpoint(const std::string& folder, const Pipeline& pipel
   const auto start = Clock::now();
   const auto make = [&] { return snapshot_of(pipeline, optimizer, state); };
   const bool is_alone = pipeline->world().size == 1;
-  SavedCheckpoint saved =
-      is_alone ? write_snapshot(folder, make(), options) : begin_save(pipeline, folder, options, make)->finish();
+  SavedCheckpoint saved = is_alone ? write_snapshot(folder, make(), options)
+                                   : detail::begin_save(pipeline, folder, options, make)->finish();
   saved.pause_seconds = seconds_since(start);
   return saved;
 }
 
 TrainingState load_checkpoint(const std::string& given_path, Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                               const LoadOptions& options) {
-  const std::string path = agree_on_checkpoint(*pipeline, given_path);
+  const std::string path = detail::agree_on_checkpoint(*pipeline, given_path);
   Prepared prepared;
-  tell_all_ranks(*pipeline, "reading a checkpoint",
-                 [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
+  detail::tell_all_ranks(*pipeline, "reading a checkpoint",
+                         [&](detail::WireRecord&) { prepared = prepare(path, pipeline, optimizer, options); });
   apply(prepared);
   pipeline->set_step(prepared.pipeline_step);
   return prepared.state;
@@ -285,6 +287,15 @@ TrainingState load_checkpoint(const std::string& given_path, torch::nn::Module& 
       prepare(path, manifest, checked, module, optimizer, [](const std::string& /*name*/) { return false; });
   apply(prepared);
   return prepared.state;
+}
+
+Manifest read_checked_manifest(const Pipeline& pipeline, const std::string& checkpoint) {
+  Manifest manifest;
+  detail::tell_all_ranks(*pipeline, "checking a checkpoint", [&](detail::WireRecord&) {
+    manifest = read_manifest(checkpoint);
+    detail::check_hashes(checkpoint, detail::own_share(*pipeline, manifest.files));
+  });
+  return manifest;
 }
 
 }  // namespace gpipe

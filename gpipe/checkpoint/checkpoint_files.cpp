@@ -13,7 +13,7 @@
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr const char* kModelStem = "model";
@@ -128,4 +128,4 @@ NamedTensors load_slots(const std::string& checkpoint, const Manifest& manifest,
   return slots;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint_files/manifest.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Writes, for each stage of the snapshot, model-00001-of-00004.safetensors and optimizer-00001-of-00004.safetensors
 // into a folder that is there. Throws CheckpointError.
@@ -32,4 +32,4 @@ NamedTensors load_slots(
     const std::string& checkpoint, const Manifest& manifest, const std::vector<ManifestFile>& checked = {},
     const std::function<bool(const std::string& name)>& wanted = [](const auto&) { return true; });
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -16,7 +16,7 @@
 #include "gpipe/os/output_file.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -28,7 +28,7 @@ std::string without_slashes(std::string path) {
 
 constexpr auto kLookAgain = std::chrono::milliseconds(100);
 
-void add_files(detail::WireRecord& record, const std::vector<ManifestFile>& files) {
+void add_files(WireRecord& record, const std::vector<ManifestFile>& files) {
   std::vector<std::string> names;
   std::vector<std::int64_t> bytes;
   std::vector<std::string> hashes;
@@ -42,8 +42,8 @@ void add_files(detail::WireRecord& record, const std::vector<ManifestFile>& file
   record.add("file_hashes", std::move(hashes));
 }
 
-std::vector<ManifestFile> read_files(const detail::WireRecord& record) {
-  detail::WireReader reader(record, "these are not files of a checkpoint");
+std::vector<ManifestFile> read_files(const WireRecord& record) {
+  WireReader reader(record, "these are not files of a checkpoint");
   const std::size_t count = reader.num_rows({"file_names", "file_bytes", "file_hashes"});
   const std::vector<std::string>& names = reader.texts("file_names");
   const std::vector<std::int64_t> bytes = reader.integers<std::int64_t>("file_bytes", 0);
@@ -55,8 +55,8 @@ std::vector<ManifestFile> read_files(const detail::WireRecord& record) {
 }
 
 // The only thing that a rank has given.
-std::string read_text(const detail::WireRecord& record, const std::string& name) {
-  detail::WireReader reader(record, "this is not what a rank says of a checkpoint");
+std::string read_text(const WireRecord& record, const std::string& name) {
+  WireReader reader(record, "this is not what a rank says of a checkpoint");
   std::string text = reader.text(name);
   reader.finish();
   return text;
@@ -133,7 +133,7 @@ class RankSave : public PendingSave {
 
  private:
   std::vector<ManifestFile> write_own() const;
-  SavedCheckpoint commit(const std::vector<detail::WireRecord>& shards) const;
+  SavedCheckpoint commit(const std::vector<WireRecord>& shards) const;
 
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
   const Pipeline pipeline_;
@@ -148,16 +148,16 @@ class RankSave : public PendingSave {
 RankSave::RankSave(const Pipeline& pipeline, const std::string& folder, const SaveOptions& options,
                    const std::function<CheckpointSnapshot()>& make_snapshot)
     : pipeline_(pipeline), options_(options), commits_(pipeline->world().rank == 0) {
-  const auto manifests = tell_all_ranks(*pipeline_, "saving a checkpoint", [&](detail::WireRecord& given) {
+  const auto manifests = tell_all_ranks(*pipeline_, "saving a checkpoint", [&](WireRecord& given) {
     snapshot_ = make_snapshot();
     given.add("manifest", to_json(snapshot_.manifest));
   });
   std::vector<Manifest> of_rank;
-  for (const detail::WireRecord& given : manifests) {
+  for (const WireRecord& given : manifests) {
     of_rank.push_back(parse_manifest(read_text(given, "manifest"), "a rank's manifest"));
   }
   snapshot_.manifest.groups = merge_groups(of_rank, pipeline_->world().num_stages());
-  const auto made = tell_all_ranks(*pipeline_, "making a checkpoint's folder", [&](detail::WireRecord& given) {
+  const auto made = tell_all_ranks(*pipeline_, "making a checkpoint's folder", [&](WireRecord& given) {
     if (!commits_) return;
     lock_ = lock_checkpoints(options_.file_system(), folder);
     temporary_ = begin_checkpoint(options_.file_system(), folder, snapshot_.manifest.step);
@@ -178,9 +178,9 @@ std::vector<ManifestFile> RankSave::write_own() const {
 
 bool RankSave::is_written() {
   const auto answers = tell_all_ranks(*pipeline_, "looking after a checkpoint",
-                                      [&](detail::WireRecord& given) { given.add("is_ready", is_ready(written_)); });
-  return std::all_of(answers.begin(), answers.end(), [](const detail::WireRecord& answer) {
-    return detail::WireReader(answer, "this is not what a rank says of a checkpoint").flag("is_ready");
+                                      [&](WireRecord& given) { given.add("is_ready", is_ready(written_)); });
+  return std::all_of(answers.begin(), answers.end(), [](const WireRecord& answer) {
+    return WireReader(answer, "this is not what a rank says of a checkpoint").flag("is_ready");
   });
 }
 
@@ -189,9 +189,9 @@ SavedCheckpoint RankSave::finish() {
   while (!is_written()) written_.wait_for(kLookAgain);
   SavedCheckpoint saved;
   try {
-    const auto shards = tell_all_ranks(*pipeline_, "ending a checkpoint",
-                                       [&](detail::WireRecord& given) { add_files(given, written_.get()); });
-    const auto told = tell_all_ranks(*pipeline_, "putting a checkpoint in place", [&](detail::WireRecord& given) {
+    const auto shards =
+        tell_all_ranks(*pipeline_, "ending a checkpoint", [&](WireRecord& given) { add_files(given, written_.get()); });
+    const auto told = tell_all_ranks(*pipeline_, "putting a checkpoint in place", [&](WireRecord& given) {
       if (!commits_) return;
       saved = commit(shards);
       given.add("folder", fs::path(saved.path).filename().string());
@@ -199,7 +199,7 @@ SavedCheckpoint RankSave::finish() {
       given.add("not_removed", saved.not_removed);
       given.add("not_locked", lock_->problem());
     });
-    detail::WireReader reader(told.front(), "this is not a saved checkpoint");
+    WireReader reader(told.front(), "this is not a saved checkpoint");
     saved.path = directory_of(temporary_) + "/" + reader.text("folder");
     saved.bytes = reader.integer<std::int64_t>("bytes", 0);
     saved.not_removed = reader.texts("not_removed");
@@ -213,9 +213,9 @@ SavedCheckpoint RankSave::finish() {
   return saved;
 }
 
-SavedCheckpoint RankSave::commit(const std::vector<detail::WireRecord>& shards) const {
+SavedCheckpoint RankSave::commit(const std::vector<WireRecord>& shards) const {
   Manifest manifest = snapshot_.manifest;
-  for (const detail::WireRecord& of_rank : shards) {
+  for (const WireRecord& of_rank : shards) {
     for (ManifestFile& file : read_files(of_rank)) {
       const std::string path = temporary_ + "/" + file.name;
       std::error_code error;
@@ -234,9 +234,9 @@ SavedCheckpoint RankSave::commit(const std::vector<detail::WireRecord>& shards) 
 
 }  // namespace
 
-std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
-                                               const std::function<void(detail::WireRecord&)>& give) {
-  detail::WireRecord given;  // nothing if there is an error
+std::vector<WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
+                                       const std::function<void(WireRecord&)>& give) {
+  WireRecord given;  // nothing if there is an error
   std::string error;
   bool is_bad_argument = false;
   std::exception_ptr own;
@@ -252,20 +252,20 @@ std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, con
   StepCall step_call;
   step_call.name = call;
   step_call.step = pipeline.step();
-  detail::WireRecord record = to_record(step_call);
+  WireRecord record = to_record(step_call);
   record.add("error", error);
   record.add("is_bad_argument", is_bad_argument);
   record.append(given);
   std::vector<StepCall> calls;
-  std::vector<detail::WireRecord> rests;
-  for (const detail::WireRecord& told : pipeline.engine().group().gather(record)) {
+  std::vector<WireRecord> rests;
+  for (const WireRecord& told : pipeline.engine().group().gather(record)) {
     calls.push_back(read_step_call(told, &rests.emplace_back()));
   }
   agreed_calls(calls);  // throws if one of them is another call, whose rest would mean nothing
   if (own != nullptr) std::rethrow_exception(own);
-  std::vector<detail::WireRecord> of_rank;
-  for (const detail::WireRecord& rest : rests) {
-    detail::WireReader reader(rest, "this is not what a rank says of a checkpoint");
+  std::vector<WireRecord> of_rank;
+  for (const WireRecord& rest : rests) {
+    WireReader reader(rest, "this is not what a rank says of a checkpoint");
     error = reader.text("error");
     is_bad_argument = reader.flag("is_bad_argument");
     const auto rank = static_cast<int>(of_rank.size());
@@ -294,26 +294,17 @@ std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vec
   return share;
 }
 
-Manifest read_checked_manifest(const Pipeline& pipeline, const std::string& checkpoint) {
-  Manifest manifest;
-  tell_all_ranks(*pipeline, "checking a checkpoint", [&](detail::WireRecord&) {
-    manifest = read_manifest(checkpoint);
-    check_hashes(checkpoint, own_share(*pipeline, manifest.files));
-  });
-  return manifest;
-}
-
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path) {
   if (pipeline.world().size == 1) return resolve_checkpoint(path);
   const bool decides = pipeline.world().rank == 0;
-  const auto answers = tell_all_ranks(pipeline, "loading a checkpoint", [&](detail::WireRecord& given) {
+  const auto answers = tell_all_ranks(pipeline, "loading a checkpoint", [&](WireRecord& given) {
     if (!decides) return;
     const std::string resolved = resolve_checkpoint(path);
     given.add("found", is_there(path + "/" + kManifestName) ? "" : fs::path(resolved).filename().string());
   });
   const std::string found = read_text(answers.front(), "found");
   const std::string checkpoint = found.empty() ? without_slashes(path) : without_slashes(path) + "/" + found;
-  const auto seen = tell_all_ranks(pipeline, "looking for a checkpoint", [&](detail::WireRecord& given) {
+  const auto seen = tell_all_ranks(pipeline, "looking for a checkpoint", [&](WireRecord& given) {
     if (!is_there(checkpoint + "/" + kManifestName)) {
       throw CheckpointError(checkpoint,
                             ": rank 0 has found this checkpoint, but it is not to be seen from here; the folder has "
@@ -331,4 +322,4 @@ std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string&
   return checkpoint;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -10,7 +10,7 @@
 #include "gpipe/os/file_lock.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [A checkpoint of several ranks]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -27,8 +27,8 @@ namespace gpipe {
 // What each rank has added to the record that `give` gets, by rank. If that throws on one rank, every rank throws: that
 // one what it threw, the others a CheckpointError that names it, or InvalidArgument if it was one. Throws
 // FingerprintError for ranks that make different calls, and PeerError.
-std::vector<detail::WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
-                                               const std::function<void(detail::WireRecord& given)>& give);
+std::vector<WireRecord> tell_all_ranks(const PipelineImpl& pipeline, const std::string& call,
+                                       const std::function<void(WireRecord& given)>& give);
 
 // A checkpoint on its way, which a thread of its own writes. All ranks make the same calls.
 class PendingSave {
@@ -61,4 +61,4 @@ std::vector<ManifestFile> own_share(const PipelineImpl& pipeline, const std::vec
 // found there.
 std::string agree_on_checkpoint(const PipelineImpl& pipeline, const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

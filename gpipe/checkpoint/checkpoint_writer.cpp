@@ -26,10 +26,10 @@ CheckpointWriter::~CheckpointWriter() {
 }
 
 std::string CheckpointWriter::lock(const Pipeline& pipeline) {
-  tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) {
+  detail::tell_all_ranks(*pipeline, "locking the folder of the checkpoints", [&](detail::WireRecord&) {
     if (pipeline->world().rank != 0) return;
     is_folder_unused_ = !is_there(folder_);
-    lock_ = lock_checkpoints(options_.file_system(), folder_);
+    lock_ = detail::lock_checkpoints(options_.file_system(), folder_);
   });
   return lock_ == nullptr ? "" : lock_->problem();
 }
@@ -39,13 +39,13 @@ void CheckpointWriter::remove_unused_folder() {
   std::error_code error;
   const std::filesystem::directory_iterator files(folder_, error);
   if (error || std::distance(begin(files), end(files)) > 1) return;
-  options_.file_system().unlink(folder_ + "/" + kLockName);
+  options_.file_system().unlink(folder_ + "/" + detail::kLockName);
   options_.file_system().rmdir(folder_);
 }
 
 void CheckpointWriter::finish() {
   if (pending_ == nullptr) return;
-  const std::unique_ptr<PendingSave> save = std::move(pending_);
+  const std::unique_ptr<detail::PendingSave> save = std::move(pending_);
   saved_ = save->finish();
   saved_->pause_seconds = pause_seconds_;
 }
@@ -62,7 +62,8 @@ double CheckpointWriter::save(const Pipeline& pipeline, torch::optim::Optimizer&
   finish();
   is_folder_unused_ = false;
   saved_.reset();
-  pending_ = begin_save(pipeline, folder_, options_, [&] { return copied_snapshot(pipeline, optimizer, state); });
+  pending_ =
+      detail::begin_save(pipeline, folder_, options_, [&] { return copied_snapshot(pipeline, optimizer, state); });
   lock_ = pending_->lock();
   pause_seconds_ = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return pause_seconds_;

@@ -12,7 +12,9 @@
 namespace gpipe {
 
 class FileLock;
+namespace detail {
 class PendingSave;
+}
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
 // until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder:
@@ -59,9 +61,9 @@ class CheckpointWriter {
   std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
   const std::string folder_;
   const SaveOptions options_;
-  bool is_folder_unused_ = false;             // made by lock(), and nothing was saved there
-  std::map<std::string, at::Tensor> copies_;  // by kind and name
-  std::unique_ptr<PendingSave> pending_;      // the save that is on its way; null: none is
+  bool is_folder_unused_ = false;                 // made by lock(), and nothing was saved there
+  std::map<std::string, at::Tensor> copies_;      // by kind and name
+  std::unique_ptr<detail::PendingSave> pending_;  // the save that is on its way; null: none is
   std::optional<SavedCheckpoint> saved_;
   double pause_seconds_ = 0;  // of the last save
 };

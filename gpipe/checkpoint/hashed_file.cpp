@@ -11,7 +11,7 @@
 #include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::size_t kReadPiece = std::size_t{1} << 18;  // stays in the cache until it is hashed
@@ -67,4 +67,4 @@ DataHash take_data_hash(SafetensorsHeader& header, std::string_view file) {
   return hash;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

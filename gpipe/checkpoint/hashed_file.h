@@ -11,7 +11,7 @@
 #include "gpipe/error.h"
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A file that is read from its beginning to its end, and hashed on the way.
 class InputFile {
@@ -41,4 +41,4 @@ struct DataHash {
 // Compares it with the data of the file, and takes it out of the header's metadata. `file` is the whole file.
 DataHash take_data_hash(SafetensorsHeader& header, std::string_view file);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

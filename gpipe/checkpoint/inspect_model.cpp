@@ -18,7 +18,12 @@
 namespace gpipe {
 namespace {
 
-SafetensorsHeader read_header(const MappedFile& file) { return parse_safetensors(file.view(), file.path()); }
+using detail::ModelPlace;
+using detail::SafetensorsEntry;
+using detail::SafetensorsHeader;
+using detail::SafetensorsIndex;
+
+SafetensorsHeader read_header(const MappedFile& file) { return detail::parse_safetensors(file.view(), file.path()); }
 
 void add_tensors(const std::string& file, const SafetensorsHeader& header, std::vector<StoredTensor>& tensors) {
   for (const SafetensorsEntry& entry : header.entries) {
@@ -30,7 +35,7 @@ void add_tensors(const std::string& file, const SafetensorsHeader& header, std::
 void read_file(const std::string& folder, const std::string& name, StoredModel& model) {
   const MappedFile file(folder + "/" + name);
   SafetensorsHeader header = read_header(file);
-  const DataHash hash = take_data_hash(header, file.view());
+  const detail::DataHash hash = detail::take_data_hash(header, file.view());
   if (!hash.hash.empty()) {
     model.files.push_back({{name, static_cast<std::int64_t>(file.size()), hash.hash}, hash.problem});
   }
@@ -39,13 +44,13 @@ void read_file(const std::string& folder, const std::string& name, StoredModel& 
 }
 
 void read_set(const std::string& index_path, StoredModel& model) {
-  const SafetensorsIndex index = parse_safetensors_index(read_json_file(index_path), index_path);
+  const SafetensorsIndex index = detail::parse_safetensors_index(detail::read_json_file(index_path), index_path);
   std::set<std::string> shards;
   for (const auto& item : index.file_of) shards.insert(item.second);
   for (const std::string& shard : shards) read_file(directory_of(index_path), shard, model);
   std::vector<std::pair<std::string, std::string>> found;
   for (const StoredTensor& tensor : model.tensors) found.emplace_back(tensor.name, tensor.file);
-  check_shards(index, index_path, found);
+  detail::check_shards(index, index_path, found);
 }
 
 // What is wrong with a file of a checkpoint; empty if it is as it was written.
@@ -61,7 +66,7 @@ std::string problem_of(const std::string& path, const ManifestFile& expected) {
 
 void read_checkpoint(const std::string& checkpoint, StoredModel& model) {
   const std::string manifest_path = checkpoint + "/" + kManifestName;
-  model.manifest = parse_manifest(read_json_file(manifest_path), manifest_path);
+  model.manifest = parse_manifest(detail::read_json_file(manifest_path), manifest_path);
   for (const ManifestFile& file : model.manifest->files) {
     const std::string path = checkpoint + "/" + file.name;
     model.files.push_back({file, problem_of(path, file)});
@@ -80,7 +85,7 @@ bool StoredModel::is_sound() const {
 }
 
 StoredModel inspect_model(const std::string& path) {
-  const ModelPlace place = find_model(path);
+  const ModelPlace place = detail::find_model(path);
   StoredModel model;
   model.path = path;
   switch (place.kind) {

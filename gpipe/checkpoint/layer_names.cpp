@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 LayerNames::LayerNames(const PipelineImpl& pipeline) : pipeline_(pipeline) {
   const std::vector<int>& layers_per_stage = pipeline.layers_per_stage();
@@ -39,4 +39,4 @@ bool LayerNames::saves_stage(int stage) const {
   return pipeline_.world().replica() == 0 && pipeline_.runs_layer(static_cast<int>(first - stage_of_layer_.begin()));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

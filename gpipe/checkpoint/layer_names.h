@@ -6,7 +6,7 @@
 
 #include "gpipe/execute/pipeline.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // REQUIRES: the pipeline outlives it, and its stages stay as they are.
 class LayerNames {
@@ -31,4 +31,4 @@ class LayerNames {
   int num_stages_ = 1;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

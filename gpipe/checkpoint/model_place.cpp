@@ -5,7 +5,7 @@
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
 #include "gpipe/os/input_file.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 ModelPlace find_model(const std::string& path) {
   if (!is_folder(path)) {
@@ -21,4 +21,4 @@ ModelPlace find_model(const std::string& path) {
   return {ModelPlace::kCheckpoint, resolve_checkpoint(path)};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

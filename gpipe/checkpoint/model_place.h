@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct ModelPlace {
   enum Kind { kFile, kSet, kCheckpoint };
@@ -15,4 +15,4 @@ struct ModelPlace {
 // See load_weights. Throws CheckpointError for a folder that holds none.
 ModelPlace find_model(const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -18,7 +18,7 @@
 #include "gpipe/model/optimizer_slots.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Note [Visiting options and states]
@@ -315,4 +315,4 @@ std::function<void()> prepare_state(torch::optim::Optimizer& optimizer, const to
   });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

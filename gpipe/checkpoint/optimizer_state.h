@@ -11,7 +11,7 @@
 #include "gpipe/checkpoint/safetensors.h"
 #include "gpipe/checkpoint_files/manifest.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The type's name is libtorch's, "Adam". A slot is called as its parameter and libtorch's name of it,
 // "0.weight/exp_avg"; counts are scalars of type int64, "0.weight/step".
@@ -31,4 +31,4 @@ OptimizerState state_of(torch::optim::Optimizer& optimizer, const torch::nn::Mod
 std::function<void()> prepare_state(torch::optim::Optimizer& optimizer, const torch::nn::Module& module,
                                     const OptimizerState& state, const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

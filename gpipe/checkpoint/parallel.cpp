@@ -9,7 +9,7 @@
 
 #include "gpipe/os/processors.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 void run_parallel(std::size_t count, const std::function<void(std::size_t)>& work, int num_threads) {
   check_threads("num_threads", num_threads);
@@ -36,4 +36,4 @@ void run_parallel(std::size_t count, const std::function<void(std::size_t)>& wor
   if (first_error != nullptr) std::rethrow_exception(first_error);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

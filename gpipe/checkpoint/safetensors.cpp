@@ -23,6 +23,11 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as
 namespace gpipe {
 namespace {
 
+using detail::SafetensorsEntry;
+using detail::SafetensorsHeader;
+using detail::SafetensorsIndex;
+using detail::SafetensorsType;
+
 struct TypeName {
   at::ScalarType type;
   const char* name;
@@ -50,7 +55,7 @@ constexpr TypeName kTypeNames[] = {
 
 const SafetensorsType* type_of(const std::string& name, const at::Tensor& tensor) {
   for (const TypeName& entry : kTypeNames) {
-    if (entry.type == tensor.scalar_type()) return find_safetensors_type(entry.name);
+    if (entry.type == tensor.scalar_type()) return detail::find_safetensors_type(entry.name);
   }
   throw InvalidArgument(fmt::format("\"{}\" is of type {}, which a safetensors file cannot hold", name,
                                     at::toString(tensor.scalar_type())));
@@ -103,7 +108,7 @@ void for_each_written(const std::vector<SafetensorsEntry>& entries, const NamedT
 
 std::int64_t write(FileSystem& files, const std::string& path, const Safetensors& content, ContentHash* hash) {
   std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
-  const std::string header = make_safetensors_header(entries, content.metadata);
+  const std::string header = detail::make_safetensors_header(entries, content.metadata);
   OutputFile file(files, path);
   write_hashed(file, hash, header.data(), header.size());
   for_each_written(entries, content.tensors,
@@ -115,7 +120,7 @@ std::int64_t write(FileSystem& files, const std::string& path, const Safetensors
 // Stands in the header, and so has to be known before the data are written.
 std::string data_hash(const Safetensors& content) {
   std::vector<SafetensorsEntry> entries = entries_of(content.tensors);
-  make_safetensors_header(entries, content.metadata);  // puts them in order
+  detail::make_safetensors_header(entries, content.metadata);  // puts them in order
   ContentHash hash;
   for_each_written(entries, content.tensors, [&](const void* bytes, std::size_t size) { hash.add(bytes, size); });
   return hash.finish();
@@ -128,7 +133,7 @@ bool is_aligned(const void* data, int element_bytes) {
 
 // The header of a file whose tensors libtorch can hold.
 SafetensorsHeader header_of(const MappedFile& file) {
-  SafetensorsHeader header = parse_safetensors(file.view(), file.path());
+  SafetensorsHeader header = detail::parse_safetensors(file.view(), file.path());
   for (const SafetensorsEntry& entry : header.entries) {
     if (scalar_type(*entry.type)) continue;
     throw CheckpointError(file.path(),
@@ -171,7 +176,7 @@ void save_safetensors(const std::string& path, const Safetensors& content, FileS
 Safetensors load_safetensors(const std::string& path) {
   const auto file = std::make_shared<MappedFile>(path);
   SafetensorsHeader header = header_of(*file);
-  const std::string problem = take_data_hash(header, file->view()).problem;
+  const std::string problem = detail::take_data_hash(header, file->view()).problem;
   if (!problem.empty()) throw CheckpointError(path, fmt::format(" is damaged: {}; write or fetch it again", problem));
   Safetensors content;
   content.metadata = header.metadata;
@@ -184,7 +189,7 @@ Safetensors load_safetensors(const std::string& path) {
 Safetensors read_safetensors(const std::string& path, const std::function<bool(const std::string&)>& wanted,
                              ContentHash* hash) {
   const SafetensorsHeader header = header_of(MappedFile(path));
-  InputFile file(path);
+  detail::InputFile file(path);
   file.read_past(static_cast<std::size_t>(header.data_start), hash);
   std::vector<const SafetensorsEntry*> in_file;
   for (const SafetensorsEntry& entry : header.entries) in_file.push_back(&entry);
@@ -210,7 +215,7 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
   }
   Safetensors all = content;
   std::vector<SafetensorsEntry> entries = entries_of(all.tensors);
-  make_safetensors_header(entries, content.metadata);  // refuses bad names before anything is written
+  detail::make_safetensors_header(entries, content.metadata);  // refuses bad names before anything is written
   std::sort(all.tensors.begin(), all.tensors.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<Safetensors> shards(1);
   std::int64_t shard_bytes = 0;
@@ -228,11 +233,11 @@ void save_safetensors_set(const std::string& folder, const Safetensors& content,
   const int num_shards = static_cast<int>(shards.size());
   check_replaceable(folder + "/" + kIndexName);
   for (int shard = 0; shard < num_shards; ++shard) {
-    check_replaceable(folder + "/" + shard_name("model", shard, num_shards));
+    check_replaceable(folder + "/" + detail::shard_name("model", shard, num_shards));
   }
   files.unlink(folder + "/" + kIndexName);  // that of a set whose files may be replaced now
   for (int shard = 0; shard < num_shards; ++shard) {
-    const std::string name = shard_name("model", shard, num_shards);
+    const std::string name = detail::shard_name("model", shard, num_shards);
     for (const auto& item : shards[shard].tensors) index.file_of[item.first] = name;
     shards[shard].metadata = content.metadata;
     save_safetensors(folder + "/" + name, shards[shard], files);
@@ -244,14 +249,15 @@ std::vector<std::string> safetensors_set_files(const std::string& folder) {
   std::set<std::string> files;
   try {
     const std::string path = folder + "/" + kIndexName;
-    for (const auto& item : parse_safetensors_index(read_json_file(path), path).file_of) files.insert(item.second);
+    for (const auto& item : detail::parse_safetensors_index(detail::read_json_file(path), path).file_of)
+      files.insert(item.second);
   } catch (const CheckpointError&) {  // NOLINT(bugprone-empty-catch) then nothing is known to be a part of a set
   }
   return {files.begin(), files.end()};
 }
 
 Safetensors load_safetensors_set(const std::string& index_path) {
-  const SafetensorsIndex index = parse_safetensors_index(read_json_file(index_path), index_path);
+  const SafetensorsIndex index = detail::parse_safetensors_index(detail::read_json_file(index_path), index_path);
   std::set<std::string> files;
   for (const auto& item : index.file_of) files.insert(item.second);
   Safetensors content;
@@ -264,7 +270,7 @@ Safetensors load_safetensors_set(const std::string& index_path) {
     }
     content.metadata.insert(shard.metadata.begin(), shard.metadata.end());
   }
-  check_shards(index, index_path, found);
+  detail::check_shards(index, index_path, found);
   std::sort(content.tensors.begin(), content.tensors.end(),
             [](const auto& a, const auto& b) { return a.first < b.first; });
   return content;

@@ -136,7 +136,7 @@ WeightsReport load_weights(const std::string& path, const Pipeline& pipeline, co
 
 WeightsReport load_weights(const Safetensors& content, const std::string& path, const Pipeline& pipeline,
                            const LoadWeightsOptions& options) {
-  const LayerNames layers(*pipeline);
+  const detail::LayerNames layers(*pipeline);
   LoadWeightsOptions own = options;
   own.ignore = [&](const std::string& name) {
     return layers.is_elsewhere(name) || (options.ignore && options.ignore(name));
@@ -157,7 +157,7 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
   own.add("names", std::move(names));
   own.add("tensors", tensors);
 
-  const LayerNames layers(*pipeline);
+  const detail::LayerNames layers(*pipeline);
   std::map<std::pair<bool, int>, NamedTensors> found;  // by whether they are parameters, and by layer
   for (const detail::WireRecord& given : pipeline->engine().group().collect(own)) {
     detail::WireReader reader(given, "these are not weights of a rank");
@@ -181,10 +181,10 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
 }
 
 Safetensors load_model(const std::string& path) {
-  const ModelPlace place = find_model(path);
-  if (place.kind == ModelPlace::kFile) return load_safetensors(place.path);
-  if (place.kind == ModelPlace::kSet) return load_safetensors_set(place.path);
-  check_hashes(place.path, model_files(read_manifest(place.path)));
+  const detail::ModelPlace place = detail::find_model(path);
+  if (place.kind == detail::ModelPlace::kFile) return load_safetensors(place.path);
+  if (place.kind == detail::ModelPlace::kSet) return load_safetensors_set(place.path);
+  detail::check_hashes(place.path, detail::model_files(read_manifest(place.path)));
   return load_safetensors_set(place.path + "/" + kIndexName);
 }
 

@@ -120,7 +120,7 @@ std::string without_slashes(std::string path) {
 
 Manifest read_manifest(const std::string& checkpoint) {
   const std::string path = checkpoint + "/" + kManifestName;
-  Manifest manifest = parse_manifest(read_json_file(path), path);
+  Manifest manifest = parse_manifest(detail::read_json_file(path), path);
   for (const ManifestFile& file : manifest.files) {
     const std::string file_path = checkpoint + "/" + file.name;
     std::error_code error;

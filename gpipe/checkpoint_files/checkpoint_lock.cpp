@@ -6,7 +6,7 @@
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 std::shared_ptr<const FileLock> lock_checkpoints(FileSystem& files, const std::string& folder) {
   make_checkpoint_folder(files, folder);
@@ -28,4 +28,4 @@ std::shared_ptr<const FileLock> lock_checkpoints(FileSystem& files, const std::s
                           printable(lock->holder()), folder, kLockName));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/os/file_lock.h"
 #include "gpipe/os/file_system.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // In the folder. Whoever reads checkpoints does not look at it.
 constexpr const char* kLockName = "lock";
@@ -19,4 +19,4 @@ constexpr const char* kLockName = "lock";
 // says so.
 std::shared_ptr<const FileLock> lock_checkpoints(FileSystem& files, const std::string& folder);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

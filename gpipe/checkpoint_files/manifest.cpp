@@ -143,7 +143,7 @@ class ManifestReader {
       if (!value.is_object()) json_.fail(where + "it is no object");
       ManifestFile file{json_.text(value, "name", where), json_.number(value, "bytes", where),
                         json_.text(value, "xxh3", where)};
-      if (!is_plain_file_name(file.name) || file.name == kManifestName || !seen.insert(file.name).second) {
+      if (!detail::is_plain_file_name(file.name) || file.name == kManifestName || !seen.insert(file.name).second) {
         json_.fail(fmt::format("{}{} is no name for it", where, quoted_name(file.name)));
       }
       if (file.hash.size() != kHashDigits || file.hash.find_first_not_of("0123456789abcdef") != std::string::npos) {
@@ -153,7 +153,7 @@ class ManifestReader {
     }
   }
 
-  const StrictJson json_;
+  const detail::StrictJson json_;
 };
 
 }  // namespace

@@ -14,7 +14,7 @@
 #include "gpipe/text/json_record.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::size_t kLengthBytes = 8;
@@ -165,7 +165,7 @@ class HeaderReader : public JsonReceiver {
     if (*missing != '\0') {
       fail(path_, fmt::format("{} needs dtype, shape and data_offsets, but has no {}", entry_name(), missing));
     }
-    const std::optional<std::int64_t> bytes = gpipe::num_bytes(entry);
+    const std::optional<std::int64_t> bytes = detail::num_bytes(entry);
     if (!bytes || entry.begin > entry.end || entry.end - entry.begin != *bytes) {
       fail(path_, fmt::format("{}: {} bytes of data do not make the shape [{}] of {}", entry_name(),
                               entry.end - entry.begin, fmt::join(entry.shape, ", "), entry.type->name));
@@ -338,4 +338,4 @@ void check_shards(const SafetensorsIndex& index, const std::string& index_path,
                                                 quoted_name(missing.begin()->first), missing.begin()->second));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

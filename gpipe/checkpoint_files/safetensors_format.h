@@ -12,7 +12,7 @@
 #include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [The file]
 // ~~~~~~~~~~~~~~~
@@ -77,4 +77,4 @@ SafetensorsIndex parse_safetensors_index(std::string_view text, const std::strin
 void check_shards(const SafetensorsIndex& index, const std::string& index_path,
                   const std::vector<std::pair<std::string, std::string>>& found);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

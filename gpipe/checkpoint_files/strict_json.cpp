@@ -8,7 +8,7 @@
 #include "gpipe/text/json.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::size_t kMaxJsonBytes = std::size_t{64} << 20;
@@ -88,4 +88,4 @@ const nlohmann::json& StrictJson::map(const nlohmann::json& object, const char* 
   return value;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

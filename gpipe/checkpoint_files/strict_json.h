@@ -10,7 +10,7 @@
 #include "gpipe/error.h"
 #include "gpipe/text/json.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 class StrictJson {
  public:
@@ -44,4 +44,4 @@ std::string read_json_file(const std::string& path);
 // Whether it can only be a file of the folder that it is looked for in.
 bool is_plain_file_name(std::string_view name);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

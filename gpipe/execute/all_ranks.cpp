@@ -17,7 +17,7 @@ bool any_rank(const Pipeline& pipeline, bool value) {
 }
 
 void agree_on(const Pipeline& pipeline, const std::string& text) {
-  pipeline->engine().group().compare({{kAgreedText, text}});
+  pipeline->engine().group().compare({{detail::kAgreedText, text}});
 }
 
 std::string of_first_rank(const Pipeline& pipeline, const std::string& text) {

@@ -10,7 +10,7 @@
 namespace gpipe {
 
 PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options)
-    : options_(checked(options)), engine_(std::make_unique<detail::Engine>(*this, chain, options_)) {}
+    : options_(detail::checked(options)), engine_(std::make_unique<detail::Engine>(*this, chain, options_)) {}
 
 PipelineImpl::~PipelineImpl() = default;
 
@@ -54,7 +54,7 @@ const Profile& PipelineImpl::profile() const { return engine_->cut().profile; }
 const Timeline& PipelineImpl::last_timeline() const { return engine_->last_timeline(); }
 
 void PipelineImpl::book(torch::optim::Optimizer& optimizer) {
-  const CallLock::Scope lock(engine_->calls(), "book");
+  const detail::CallLock::Scope lock(engine_->calls(), "book");
   if (engine_->split() != nullptr) engine_->split()->memory().book(optimizer);
 }
 
@@ -71,7 +71,7 @@ std::int64_t PipelineImpl::step() const { return engine_->step(); }
 void PipelineImpl::set_step(std::int64_t step) { engine_->set_step(step); }
 
 void PipelineImpl::leave() {
-  const CallLock::Scope lock(engine_->calls(), "leave");
+  const detail::CallLock::Scope lock(engine_->calls(), "leave");
   engine_->leave();
 }
 

@@ -35,7 +35,4 @@ class ActionError : public Error {
   std::exception_ptr cause_;
 };
 
-// Rethrows the exception that is being handled as an ActionError. REQUIRES: called in a catch block.
-[[noreturn]] void throw_action_error(int worker, const Action& action, const std::string& where);
-
 }  // namespace gpipe

@@ -4,7 +4,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 CallLock::Scope::Scope(CallLock& lock, const char* call) : lock_(lock) {
   if (!lock.process_.is_here()) {
@@ -23,4 +23,4 @@ CallLock::Scope::Scope(CallLock& lock, const char* call) : lock_(lock) {
 
 CallLock::Scope::~Scope() { lock_.holder_ = nullptr; }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

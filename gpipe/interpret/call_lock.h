@@ -5,7 +5,7 @@
 
 #include "gpipe/os/own_process.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A call from a layer, a hook or a loss would wait for the workers, which wait for it; one in a forked process would
 // wait for threads that do not exist there. Both are refused before they wait for anything.
@@ -34,4 +34,4 @@ class CallLock {
   std::atomic<const char*> holder_{nullptr};
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

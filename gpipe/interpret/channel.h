@@ -14,7 +14,7 @@
 
 #include "gpipe/interpret/flow_ends.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [Waiting]
 // ~~~~~~~~~~~~~~
@@ -112,4 +112,4 @@ FlowEnds<Message> make_channels(const std::vector<int>& capacities) {
   return ends;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -7,8 +7,8 @@
 #include <memory>
 #include <vector>
 
-#include "gpipe/interpret/action_error.h"
 #include "gpipe/interpret/flow_ends.h"
+#include "gpipe/interpret/throw_action_error.h"
 #include "gpipe/interpret/watchdog.h"
 #include "gpipe/interpret/workers.h"
 #include "gpipe/report/timeline.h"
@@ -16,7 +16,7 @@
 #include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Which actions of the schedule a run takes: a drop-in forward and its backward are two halves of one step.
 enum class Phase { kAll, kForward, kBackward };
@@ -264,4 +264,4 @@ class Executor {
   std::vector<std::vector<bool>> last_backward_;  // by worker and position
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

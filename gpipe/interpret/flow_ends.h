@@ -7,7 +7,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Thrown out of a wait when another worker has failed. The caller of the step sees that worker's error, not this one.
 class CancelledError : public Error {
@@ -44,4 +44,4 @@ struct FlowEnds {
   std::vector<std::shared_ptr<FlowSource<Message>>> sources;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 
 #include "gpipe/interpret/stuck_error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What a worker does at this moment. Written by its worker, read by any thread.
 class WorkerState {
@@ -65,4 +65,4 @@ class Watchdog {
   Clock::time_point since_ = Clock::now();
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

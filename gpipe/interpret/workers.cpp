@@ -3,7 +3,7 @@
 #include <chrono>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 Workers::Workers(int num_workers) {
   threads_.reserve(num_workers);
@@ -78,4 +78,4 @@ void Workers::fail(std::exception_ptr error) {
   (*on_error_)();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

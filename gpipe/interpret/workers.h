@@ -9,7 +9,7 @@
 #include <thread>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct Tick {
   double seconds = 0;  // between two calls; 0 = never
@@ -51,4 +51,4 @@ class Workers {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include "gpipe/error.h"
 #include "gpipe/text/number.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::size_t kMostHosts = 65536;
@@ -111,4 +111,4 @@ int slurm_tasks_of_node(std::string_view list, int node) {
   refuse(fmt::format("it has {} nodes, so no node {}", nodes, node));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -278,7 +278,7 @@ std::vector<std::string> slurm_hosts(const VariableReader& reader, const std::st
                              : step_or_job(reader, "SLURM_JOB_NODELIST", "SLURM_NODELIST");
   const std::string list = reader.required_text(variable, because);
   try {
-    return expand_slurm_hosts(list);
+    return detail::expand_slurm_hosts(list);
   } catch (const ParseError& error) {
     reader.refuse(variable, fmt::format("is not a list of hosts such as node[03-05]: {}", error.what()));
   }
@@ -288,7 +288,7 @@ int slurm_local_size(const VariableReader& reader, const std::string& because) {
   const char* variable = step_or_job(reader, "SLURM_STEP_TASKS_PER_NODE", "SLURM_TASKS_PER_NODE");
   const std::string list = reader.required_text(variable, because);
   try {
-    return slurm_tasks_of_node(list, reader.required_whole("SLURM_NODEID", 0, kMost, because));
+    return detail::slurm_tasks_of_node(list, reader.required_whole("SLURM_NODEID", 0, kMost, because));
   } catch (const ParseError& error) {
     reader.refuse(variable, fmt::format("is not a list such as 4(x2),3: {}", error.what()));
   }

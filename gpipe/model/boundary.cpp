@@ -8,7 +8,7 @@
 
 #include "gpipe/model/autocast.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 class NoAutocast {
@@ -136,4 +136,4 @@ void ReadyBackward::run(bool keep_graph, std::vector<torch::autograd::Edge> targ
                                                         /*accumulate_grad=*/true, targets);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

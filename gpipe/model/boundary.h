@@ -10,7 +10,7 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The tensors without their history, in the same memory. A tensor that occurs twice stays one tensor that occurs twice,
 // so that its gradient is summed up in one place.
@@ -86,4 +86,4 @@ struct LayerGraph {
   Roots roots;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -4,7 +4,7 @@
 #include <ATen/Parallel.h>
 #include <omp.h>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::int64_t kMatrix = 512;      // a side: three of them are 3 MiB
@@ -44,4 +44,4 @@ void BusyNeighbours::work() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Cores share the way to memory, the last cache and often the power: alone, a layer is faster than in a pipeline. Each
 // thread multiplies matrices that stay in a cache of its own and walks through memory that does not, by turns.
@@ -27,4 +27,4 @@ class BusyNeighbours {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

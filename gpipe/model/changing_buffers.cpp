@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 ChangingBuffers::ChangingBuffers(const std::vector<ChainLayer>& layers) {
   for (const ChainLayer& layer : layers) {
@@ -47,4 +47,4 @@ ChangingBuffers::Rewind::Rewind(const ChangingBuffers& buffers, const Tensors& s
 
 ChangingBuffers::Rewind::~Rewind() { buffers_.put_back(present_); }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

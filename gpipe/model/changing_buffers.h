@@ -7,7 +7,7 @@
 #include "gpipe/model/layer.h"
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A recompute has to see the buffers as the forward saw them, and must not change them a second time. Which ones change
 // is learnt from the first forward; only those are copied from then on.
@@ -42,4 +42,4 @@ class ChangingBuffers {
   bool learnt_ = false;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

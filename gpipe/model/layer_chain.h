@@ -15,7 +15,6 @@
 #include <vector>
 
 #include "gpipe/model/layer.h"
-#include "gpipe/model/tie.h"
 
 namespace gpipe {
 
@@ -37,6 +36,12 @@ template <typename T>
 inline constexpr bool kIsBuiltModule = IsHolder<T>::value || IsModulePointer<T>::value;
 
 }  // namespace detail
+
+// Two parameters by their names in the model, "embedding.weight"; `user` takes the values of `owner`.
+struct TieNames {
+  std::string owner;
+  std::string user;
+};
 
 // Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name):
 // the initial weights do not depend on the partition, nor on which layers were built before.

@@ -11,7 +11,7 @@
 
 #include "gpipe/model/boundary.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 double thread_seconds() {
@@ -175,4 +175,4 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   return measure;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct LayerSeconds {
   double forward = 0;
@@ -60,4 +60,4 @@ struct LayerMeter {
                    const Tensors& parameters) const;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -78,7 +78,7 @@ std::vector<MicroBatch> split_rows(std::int64_t rows, int num_micro_batches) {
   const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
   std::vector<MicroBatch> micro_batches(count);
   for (std::int64_t m = 0; m < count; ++m) {
-    const RowRange share = even_share(rows, m, count);
+    const detail::RowRange share = detail::even_share(rows, m, count);
     micro_batches[m].first_sample = share.first;
     micro_batches[m].num_samples = share.count;
   }

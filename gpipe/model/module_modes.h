@@ -8,7 +8,7 @@
 
 #include "gpipe/model/layer.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What was learnt of layers from running them holds as long as their modes do. Thread-compatible.
 class ModuleModes {
@@ -35,4 +35,4 @@ class ModuleModes {
   std::vector<bool> modes_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

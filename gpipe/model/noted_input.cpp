@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 NotedInput::NotedInput(const Tensors& tensors) {
   if (tensors.empty() || !tensors.front().defined()) return;
@@ -18,4 +18,4 @@ std::string NotedInput::describe(const torch::nn::Module& layer) const {
   return text;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The first tensor, by type and shape: cheap to note, and mostly what is wrong.
 class NotedInput {
@@ -26,4 +26,4 @@ class NotedInput {
   c10::SmallVector<std::int64_t, 5> sizes_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

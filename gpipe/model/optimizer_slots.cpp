@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using Named = std::vector<std::pair<const char*, at::Tensor>>;
@@ -49,4 +49,4 @@ std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer) {
   return slots;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

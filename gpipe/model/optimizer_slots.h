@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The key of a parameter in Optimizer::state().
 inline auto optimizer_state_key(const at::Tensor& parameter) {
@@ -28,4 +28,4 @@ struct OptimizerSlot {
 // updated yet. Throws InvalidArgument for an optimizer of another kind that has a state.
 std::vector<OptimizerSlot> optimizer_slots(torch::optim::Optimizer& optimizer);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -24,8 +24,18 @@
 namespace gpipe {
 namespace {
 
+using detail::BusyNeighbours;
+using detail::LayerBytes;
+using detail::LayerMeasure;
+using detail::LayerMeter;
+using detail::LayerSeconds;
 using detail::LayerSource;
+using detail::NotedInput;
 using detail::ProfilerPosition;
+using detail::Sandbox;
+using detail::SkipScope;
+using detail::SkipTracer;
+using detail::TensorUse;
 
 double median(std::vector<double> values) {
   std::nth_element(values.begin(), values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2), values.end());

@@ -10,7 +10,7 @@
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/model/step_listener.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Among the layers' modules.
 inline std::vector<StepListener*> find_listeners(const std::vector<ChainLayer>& layers) {
@@ -42,4 +42,4 @@ class Sandbox {
   const std::vector<StepListener*> listeners_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-#include "gpipe/error.h"
+#include "gpipe/model/skip_store.h"
 
 namespace gpipe {
 namespace {
@@ -31,11 +31,11 @@ at::Tensor behind_a_node(const at::Tensor& tensor) {
   return result;
 }
 
-thread_local SkipMap plain_store;
-thread_local SkipStore* current_store = nullptr;
+thread_local detail::SkipMap plain_store;
+thread_local detail::SkipStore* current_store = nullptr;
 thread_local std::string current_namespace;  // "" or "outer/inner/"
 
-SkipStore& store() { return current_store != nullptr ? *current_store : plain_store; }
+detail::SkipStore& store() { return current_store != nullptr ? *current_store : plain_store; }
 
 }  // namespace
 
@@ -45,13 +45,13 @@ void stash(const std::string& name, const at::Tensor& tensor) {
     return;
   }
   at::Tensor stashed = behind_a_node(tensor);
-  const std::int64_t version = version_of(stashed);
+  const std::int64_t version = detail::version_of(stashed);
   store().put(current_namespace + name, {std::move(stashed), version});
 }
 
 at::Tensor pop(const std::string& name) {
-  Stashed stashed = store().take(current_namespace + name);
-  if (stashed.tensor.defined() && version_of(stashed.tensor) != stashed.version) {
+  detail::Stashed stashed = store().take(current_namespace + name);
+  if (stashed.tensor.defined() && detail::version_of(stashed.tensor) != stashed.version) {
     throw SkipError(fmt::format(
         "the tensor stashed as \"{}\" was changed in place before it was popped; stash a clone() of it", name));
   }
@@ -63,6 +63,8 @@ SkipNamespace::SkipNamespace(const std::string& name) : outer_size_(current_name
 }
 
 SkipNamespace::~SkipNamespace() { current_namespace.resize(outer_size_); }
+
+namespace detail {
 
 void SkipMap::put(const std::string& name, Stashed value) { stashed[name] = std::move(value); }
 
@@ -89,4 +91,5 @@ void missing_skip(const std::string& name) {
       fmt::format("\"{}\" is popped, but no earlier layer has stashed it; stash it before, in the same forward", name));
 }
 
+}  // namespace detail
 }  // namespace gpipe

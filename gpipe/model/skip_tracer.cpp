@@ -4,7 +4,9 @@
 
 #include <utility>
 
-namespace gpipe {
+#include "gpipe/error.h"
+
+namespace gpipe::detail {
 
 std::string SkipTracer::describe(int layer) const { return fmt::format("layer {} ({})", layer, names_[layer]); }
 
@@ -81,4 +83,4 @@ std::vector<SkipProfile> SkipTracer::finish(bool complete) {
   return skips;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

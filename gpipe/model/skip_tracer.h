@@ -8,10 +8,10 @@
 
 #include "gpipe/model/boundary.h"
 #include "gpipe/model/micro_batch.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 #include "gpipe/plan/profile.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Goes on where a name is wrong, so that all that are wrong come to light. What is popped enters the graph of its layer
 // anew.
@@ -60,4 +60,4 @@ class SkipTracer : public SkipStore {
   std::vector<std::string> violations_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Opens Module::parameters_, which derived classes may use: registering has no counterpart that takes a parameter out
@@ -185,4 +185,4 @@ void check_not_shared(const std::vector<std::string>& layer_names, const std::ve
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,15 +9,9 @@
 #include <vector>
 
 #include "gpipe/model/layer.h"
-#include "gpipe/model/micro_batch.h"
+#include "gpipe/model/layer_chain.h"
 
-namespace gpipe {
-
-// Two parameters by their names in the model, "embedding.weight"; `user` takes the values of `owner`.
-struct TieNames {
-  std::string owner;
-  std::string user;
-};
+namespace gpipe::detail {
 
 // Note [Tied weights]
 // ~~~~~~~~~~~~~~~~~~~
@@ -70,4 +64,4 @@ struct OwnedTie {
 // Throws InvalidArgument if two layers hold the very same parameter or buffer: threads would race for it.
 void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 [[noreturn]] void throw_difference(const Fingerprint& first, const Fingerprint& other, std::size_t index, int rank) {
@@ -35,21 +35,21 @@ namespace {
 
 }  // namespace
 
-detail::WireRecord to_record(const Fingerprint& fingerprint) {
+WireRecord to_record(const Fingerprint& fingerprint) {
   std::vector<std::string> names;
   std::vector<std::string> values;
   for (const auto& [name, value] : fingerprint) {
     names.push_back(name);
     values.push_back(value);
   }
-  detail::WireRecord record;
+  WireRecord record;
   record.add("names", std::move(names));
   record.add("values", std::move(values));
   return record;
 }
 
-Fingerprint read_fingerprint(const detail::WireRecord& record) {
-  detail::WireReader reader(record, "this is not a fingerprint");
+Fingerprint read_fingerprint(const WireRecord& record) {
+  WireReader reader(record, "this is not a fingerprint");
   const std::size_t count = reader.num_rows({"names", "values"});
   const std::vector<std::string>& names = reader.texts("names");
   const std::vector<std::string>& values = reader.texts("values");
@@ -69,4 +69,4 @@ void compare_fingerprints(const std::vector<Fingerprint>& of_rank) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The receiver checks that it is the one it waits for.
 struct Packet {
@@ -18,8 +18,8 @@ struct Packet {
   Tensors tensors;
   std::vector<bool> requires_grad;  // which of them the receiver sends a gradient back for; empty in a gradient message
   std::vector<std::int64_t> versions;  // of stashed tensors only
-  bool is_weighted = false;            // a gradient message: of a loss with weights, see EarlierGradients
+  bool loss_has_weights = false;       // of a gradient message: see EarlierGradients
   std::shared_ptr<c10::Event> ready;   // the tensors may be read after it; null on CPU
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -3,7 +3,7 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 StageStream::StageStream(c10::Device device) : device_(device) {
   if (device.is_cpu()) return;
@@ -40,4 +40,4 @@ at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& 
   return tensor.to(at::kCPU, /*non_blocking=*/false);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

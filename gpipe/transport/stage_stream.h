@@ -9,7 +9,7 @@
 
 #include <memory>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A stage's device, with a stream of the stage's own if the device has streams. Goes through libtorch's device-generic
 // guards: no device is named here, and none is needed to build.
@@ -53,4 +53,4 @@ class StageStream {
 // what it is at the point `ready`, or, without one, after what the thread has enqueued on its device.
 at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready = nullptr);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

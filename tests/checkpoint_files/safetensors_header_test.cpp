@@ -12,7 +12,7 @@
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "tests/checkpoint_files/largest_allocation.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -264,4 +264,4 @@ TEST(SafetensorsIndexFile, ComesBackAndRefusesFilesElsewhere) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

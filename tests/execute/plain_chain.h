@@ -35,7 +35,7 @@ class PlainChain {
       names.push_back(chain.name(layer));
       register_nested(model_, names.back(), layers_.back().module);
     }
-    ties_ = bind_ties(chain.ties(), names, layers_);
+    ties_ = detail::bind_ties(chain.ties(), names, layers_);
   }
 
   torch::nn::Module& model() { return model_; }
@@ -155,17 +155,17 @@ class PlainChain {
 
   // See Note [Tied weights].
   void add_tied_grads() const {
-    for (const Tie& tie : ties_) {
+    for (const detail::Tie& tie : ties_) {
       at::Tensor& sum = tie.owner.weight.mutable_grad();
-      for (const Tie::Use& user : tie.users) sum = sum_of(sum, user.weight.grad());
-      forget_user_grads(tie);
+      for (const detail::Tie::Use& user : tie.users) sum = sum_of(sum, user.weight.grad());
+      detail::forget_user_grads(tie);
     }
   }
 
   const PipelineOptions options_;
   const int num_replicas_;
   std::vector<Layer> layers_;
-  std::vector<Tie> ties_;
+  std::vector<detail::Tie> ties_;
   torch::nn::Module model_;
   std::int64_t num_steps_ = 0;
 };

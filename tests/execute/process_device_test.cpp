@@ -87,17 +87,17 @@ TEST_F(ProcessDevices, APacketArrivesOnTheCpuWithTheSameBitsAndStrides) {
   const Tensors sent = {torch::randn({3, 4}), torch::randn({3, 4}).t(), torch::tensor({true, false}),
                         at::Tensor(),         torch::empty({0}),        torch::arange(5)};
   run_ranks(2, [&](Peers& peers) {
-    RemoteFlowOptions options = flow_to(1 - peers.world().rank);
+    detail::RemoteFlowOptions options = flow_to(1 - peers.world().rank);
     options.checksum = true;
     if (peers.world().rank == 0) {
-      Packet packet;
+      detail::Packet packet;
       packet.micro_batch = 0;
       for (const at::Tensor& tensor : sent) {
         packet.tensors.push_back(tensor.defined() ? tensor.to(two_devices()[1]) : tensor);
       }
-      const StageStream stream(two_devices()[1]);
+      const detail::StageStream stream(two_devices()[1]);
       packet.ready = stream.record();
-      FlowSender sender(peers, options);
+      detail::FlowSender sender(peers, options);
       host_device::Guard::waited().clear();
       sender.put(packet);
       // What copies waits for what has computed.
@@ -105,8 +105,8 @@ TEST_F(ProcessDevices, APacketArrivesOnTheCpuWithTheSameBitsAndStrides) {
       EXPECT_THAT(host_device::Guard::waited(), testing::Contains(current));
       EXPECT_NE(current, *stream.stream());
     } else {
-      FlowReceiver receiver(peers, options);
-      const Packet packet = receiver.take(0);
+      detail::FlowReceiver receiver(peers, options);
+      const detail::Packet packet = receiver.take(0);
       ASSERT_EQ(packet.tensors.size(), sent.size());
       for (std::size_t index = 0; index < sent.size(); ++index) {
         EXPECT_TRUE(same_bits(packet.tensors[index], sent[index])) << index;

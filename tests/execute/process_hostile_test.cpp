@@ -58,7 +58,7 @@ std::string hostile_bytes(std::mt19937& random) {
     std::generate(bytes.begin(), bytes.end(), [&] { return static_cast<char>(random()); });
     return bytes;
   };
-  Hello hello;
+  detail::Hello hello;
   const std::string header(reinterpret_cast<const char*>(&hello), sizeof hello);
   switch (random() % 5) {
     case 0:
@@ -76,10 +76,10 @@ std::string hostile_bytes(std::mt19937& random) {
 
 // Whether somebody was there.
 bool bother(int port, std::mt19937& random) {
-  const FileDescriptor connection = connect_to("127.0.0.1", port, deadline_in(0.5));
+  const FileDescriptor connection = detail::connect_to("127.0.0.1", port, detail::deadline_in(0.5));
   if (!connection.is_open()) return false;
   const std::string bytes = hostile_bytes(random);
-  write_all(connection.get(), bytes.data(), bytes.size(), deadline_in(0));
+  detail::write_all(connection.get(), bytes.data(), bytes.size(), detail::deadline_in(0));
   return true;
 }
 

@@ -7,7 +7,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -44,11 +44,11 @@ TEST(StepCall, ComesBackFromItsRecord) {
 }
 
 TEST(StepCall, MayComeWithMoreIfThatIsAskedFor) {
-  detail::WireRecord record = to_record(some_call());
+  WireRecord record = to_record(some_call());
   record.add("more", 1);
   EXPECT_THAT([&] { read_step_call(record); },
               ThrowsMessage<InvalidArgument>("this is not a call of a rank: 'more' does not belong there"));
-  detail::WireRecord rest;
+  WireRecord rest;
   EXPECT_EQ(read_step_call(record, &rest).name, "train_step");
   EXPECT_EQ(rest.fields().size(), 1U);
 }
@@ -70,4 +70,4 @@ TEST(StepCall, OfARecordThatIsNoneIsRefused) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -17,7 +17,7 @@ using ::testing::ThrowsMessage;
 struct Told {
   StepReport report;
   StepResult result;
-  detail::WireRecord record() const { return to_record(report, result); }
+  WireRecord record() const { return to_record(report, result); }
 };
 
 // Of a step of two workers, with a stage each.
@@ -72,7 +72,7 @@ TEST(StepReport, OfAllRanksMakesOneResult) {
 }
 
 TEST(StepReport, ThatIsNoneIsRefused) {
-  const auto expect_refusal = [](const detail::WireRecord& record, const std::string& why) {
+  const auto expect_refusal = [](const WireRecord& record, const std::string& why) {
     StepResult result = told_by(0).result;
     EXPECT_THAT(
         [&] {
@@ -94,11 +94,11 @@ TEST(StepReport, ThatIsNoneIsRefused) {
   told = told_by(1);
   told.report.loss.weights = torch::ones(2);
   expect_refusal(told.record(), "'weights' are not doubles");
-  detail::WireRecord more = told_by(1).record();
+  WireRecord more = told_by(1).record();
   more.add("more", 1);
   expect_refusal(more, "'more' does not belong there");
   expect_refusal({}, "'worker' is missing");
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

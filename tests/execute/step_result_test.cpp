@@ -29,7 +29,7 @@ LayerChain four_linears(int size = 4) {
   return chain;
 }
 
-TEST(StepResult, HoldsWhatTheLossReportsWeighedAsTheLossIs) {
+TEST(StepResult, HoldsWhatTheLossReportsScaledAsTheLossIs) {
   Pipeline pipeline(four_linears(), PipelineOptions(2).num_micro_batches(3).balance({2, 2}));
   const at::Tensor input = torch::randn({7, 4});  // micro-batches of 3, 2 and 2
   const StepResult step = pipeline->train_step(

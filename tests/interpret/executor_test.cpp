@@ -16,7 +16,7 @@
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/validate.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -308,4 +308,4 @@ TEST(Channel, CancelWakesASender) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

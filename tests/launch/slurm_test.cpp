@@ -7,7 +7,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(SlurmTasks, RefusesWhatIsNoListOrTooShort) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

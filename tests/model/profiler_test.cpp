@@ -51,7 +51,7 @@ TEST(ProfilerTest, LeavesParametersGradientsBuffersModeAndRandomStateAsTheyWere)
   EXPECT_TRUE(test::same_bits(at::detail::getDefaultCPUGenerator().get_state(), random));
   EXPECT_TRUE(test::same_bits(input, input_before));
   EXPECT_TRUE(model->is_training());
-  for (auto* listener : find_listeners(layers)) listener->end_step();
+  for (auto* listener : detail::find_listeners(layers)) listener->end_step();
   EXPECT_TRUE(test::same_bits(model->buffers().back(), expected.back()));  // nothing was left pending
 }
 
@@ -138,7 +138,7 @@ TEST(BusyNeighboursTest, AreAtWorkWhileTheyLive) {
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &own);
     return static_cast<double>(own.tv_sec) + 1e-9 * static_cast<double>(own.tv_nsec);
   };
-  const BusyNeighbours neighbours(1);
+  const detail::BusyNeighbours neighbours(1);
   const double others_before = process_seconds() - own_seconds();
   while (process_seconds() - own_seconds() < others_before + 0.02) std::this_thread::yield();
 }

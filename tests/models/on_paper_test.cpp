@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/model/skip_store.h"
 #include "models/registry.h"
 #include "models/unet.h"
 
@@ -41,14 +42,14 @@ struct Figures {
 constexpr std::int64_t kNoBound = std::numeric_limits<std::int64_t>::max();
 
 // What a layer pops does not lead back to where it was stashed.
-class CutStore : public SkipStore {
+class CutStore : public detail::SkipStore {
  public:
-  void put(const std::string& name, Stashed stashed) override {
+  void put(const std::string& name, detail::Stashed stashed) override {
     if (stashed.tensor.requires_grad()) put_now.push_back(stashed.tensor);
     stashed_[name] = stashed.tensor.detach();
   }
 
-  Stashed take(const std::string& name) override {
+  detail::Stashed take(const std::string& name) override {
     const at::Tensor taken = stashed_.at(name).clone().requires_grad_(at::isFloatingType(stashed_[name].scalar_type()));
     stashed_.erase(name);
     return {taken, static_cast<std::int64_t>(taken._version())};
@@ -115,7 +116,7 @@ std::vector<Figures> run_chain(const LayerChain& chain, Tensors tensors, bool on
     for (at::Tensor& tensor : tensors) tensor = tensor.to(at::kMeta);
   }
   CutStore store;
-  const SkipScope skips(store);
+  const detail::SkipScope skips(store);
   std::vector<Figures> all(chain.size());
   for (int layer = 0; layer < chain.size(); ++layer) {
     const Layer built = on_meta ? build_on_meta(chain, layer) : chain.build(layer, 0);
@@ -237,7 +238,7 @@ class PaperRun {
 
   Figures run(int layer, Tensors& tensors) {
     Figures figures;
-    const SkipScope skips(store_);
+    const detail::SkipScope skips(store_);
     tensors = run_layer(build_on_meta(chain_, layer), layer, tensors, store_, figures);
     return figures;
   }

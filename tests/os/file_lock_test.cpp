@@ -123,18 +123,18 @@ TEST(CheckpointLock, OfAnotherTrainingIsAnErrorThatNamesHostAndProcess) {
   std::filesystem::create_directory(run);
   Holder other(run + "/lock");
   EXPECT_THAT(
-      [&] { lock_checkpoints(real_file_system(), run); },
+      [&] { detail::lock_checkpoints(real_file_system(), run); },
       ThrowsMessage<CheckpointError>(AllOf(HasSubstr(run), HasSubstr("another training"),
                                            HasSubstr(fmt::format("process {} on host {}", other.pid(), host_name())))));
   other.end();
-  EXPECT_TRUE(lock_checkpoints(real_file_system(), run + "/")->is_held());
-  EXPECT_TRUE(lock_checkpoints(real_file_system(), folder.path("not/there/yet"))->is_held());
+  EXPECT_TRUE(detail::lock_checkpoints(real_file_system(), run + "/")->is_held());
+  EXPECT_TRUE(detail::lock_checkpoints(real_file_system(), folder.path("not/there/yet"))->is_held());
 }
 
 TEST(CheckpointLock, ThatIsNoPlainFileIsAnErrorAndNotTakenForADiskWithoutLocks) {
   const test::TemporaryFolder folder;
   std::filesystem::create_directories(folder.path("run/lock"));
-  EXPECT_THAT([&] { lock_checkpoints(real_file_system(), folder.path("run")); },
+  EXPECT_THAT([&] { detail::lock_checkpoints(real_file_system(), folder.path("run")); },
               ThrowsMessage<CheckpointError>(AllOf(HasSubstr("Is a directory"), HasSubstr("remove it"))));
 }
 

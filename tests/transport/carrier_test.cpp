@@ -16,7 +16,7 @@
 #include "tests/os/comes_true.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -189,4 +189,4 @@ const test::Program kBandwidth("Bandwidth", [] {
 });
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

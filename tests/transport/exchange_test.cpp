@@ -10,20 +10,20 @@
 #include "ranks.h"
 #include "tests/model/same_bits.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // A rank's own, with as many tensors as its number says, and with more than a packet has.
-detail::WireRecord record_of(int rank) {
-  detail::WireRecord record;
+WireRecord record_of(int rank) {
+  WireRecord record;
   record.add("rank", rank);
   record.add("tensors", Tensors(static_cast<std::size_t>(10 * rank), torch::full({2}, rank)));
   record.add("undefined", at::Tensor());
   return record;
 }
 
-void expect_of_rank(const detail::WireRecord& record, int rank) {
-  detail::WireReader reader(record, "this is not a test's record");
+void expect_of_rank(const WireRecord& record, int rank) {
+  WireReader reader(record, "this is not a test's record");
   EXPECT_EQ(reader.integer<int>("rank"), rank);
   const Tensors tensors = reader.tensors("tensors");
   ASSERT_EQ(tensors.size(), static_cast<std::size_t>(10 * rank));
@@ -36,7 +36,7 @@ TEST(Exchange, AllRanksGetWhatEachGives) {
   run_ranks(3, [](Peers& peers) {
     Exchange exchange(peers);
     for (int round = 0; round < 2; ++round) {
-      const std::vector<detail::WireRecord> by_rank = exchange.gather(record_of(peers.world().rank));
+      const std::vector<WireRecord> by_rank = exchange.gather(record_of(peers.world().rank));
       ASSERT_EQ(by_rank.size(), 3U);
       for (int rank = 0; rank < 3; ++rank) expect_of_rank(by_rank[static_cast<std::size_t>(rank)], rank);
     }
@@ -46,7 +46,7 @@ TEST(Exchange, AllRanksGetWhatEachGives) {
 TEST(Exchange, RankZeroAloneGetsWhatIsCollected) {
   run_ranks(3, [](Peers& peers) {
     Exchange exchange(peers);
-    const std::vector<detail::WireRecord> by_rank = exchange.collect(record_of(peers.world().rank));
+    const std::vector<WireRecord> by_rank = exchange.collect(record_of(peers.world().rank));
     ASSERT_EQ(by_rank.size(), peers.world().rank == 0 ? 3U : 0U);
     for (std::size_t rank = 0; rank < by_rank.size(); ++rank) expect_of_rank(by_rank[rank], static_cast<int>(rank));
   });
@@ -88,4 +88,4 @@ TEST(Exchange, TensorsThatAreNoRecordAreRefused) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "ranks.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -27,7 +27,7 @@ TEST(FailureReport, ComesBackFromItsRecord) {
 }
 
 TEST(FailureReport, OfARecordThatIsNoneIsRefused) {
-  const auto expect_refusal = [](const detail::WireRecord& record, const std::string& why) {
+  const auto expect_refusal = [](const WireRecord& record, const std::string& why) {
     EXPECT_THAT([&] { read_failure_report(record, 3); },
                 ThrowsMessage<InvalidArgument>(HasSubstr("this is not a failure report: " + why)));
   };
@@ -39,7 +39,7 @@ TEST(FailureReport, OfARecordThatIsNoneIsRefused) {
   report = some_testimony();
   report.micro_batch = -2;
   expect_refusal(to_record(report), "'micro_batch' is -2");
-  detail::WireRecord more = to_record(some_testimony());
+  WireRecord more = to_record(some_testimony());
   more.add("hint", "none");
   expect_refusal(more, "'hint' does not belong there");
   expect_refusal({}, "'blamed' is missing");
@@ -58,4 +58,4 @@ TEST(FailureReport, ThatCannotBeReadLeavesTheErrorAsItIs) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

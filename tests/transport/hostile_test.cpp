@@ -19,7 +19,7 @@
 #include "tests/os/comes_true.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // One connection that says something a rank would not say: random bytes, too few, far too many, a hello with a wrong
@@ -202,4 +202,4 @@ TEST(Hostile, StrangersAtGloosPortsAreTurnedAway) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

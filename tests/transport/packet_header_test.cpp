@@ -12,7 +12,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -50,7 +50,7 @@ std::string refusal(const std::vector<char>& header, const FlowLimits& limits = 
 TEST(PacketHeader, SaysAllButTheValues) {
   Packet packet = packet_of({torch::zeros({2, 3}), at::Tensor(), torch::zeros({0, 4}, torch::kLong), torch::zeros({})});
   packet.requires_grad = {true, false, false, true};
-  packet.is_weighted = true;
+  packet.loss_has_weights = true;
   packet.versions = {7, -1};
   const SentPacket sent = describe(packet, 3, {}, false);
   EXPECT_EQ(sent.header.size(), header_bytes({}));
@@ -59,7 +59,7 @@ TEST(PacketHeader, SaysAllButTheValues) {
   EXPECT_EQ(received.packet.step, 5);
   EXPECT_EQ(received.packet.micro_batch, 2);
   EXPECT_EQ(received.packet.requires_grad, packet.requires_grad);
-  EXPECT_TRUE(received.packet.is_weighted);
+  EXPECT_TRUE(received.packet.loss_has_weights);
   EXPECT_EQ(received.packet.versions, packet.versions);
   ASSERT_EQ(received.packet.tensors.size(), 4U);
   EXPECT_FALSE(received.packet.tensors[1].defined());
@@ -139,4 +139,4 @@ TEST(PacketHeader, RandomChangesGiveAPacketWithinTheLimitsOrAnError) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -15,7 +15,7 @@
 #include "ranks.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -251,7 +251,7 @@ TEST(Peers, AFingerprintComesBackFromItsRecord) {
   const Fingerprint fingerprint = {{"a", "1"}, {"", "text"}, {"a", "\xff"}};
   EXPECT_EQ(read_fingerprint(to_record(fingerprint)), fingerprint);
   EXPECT_THROW(read_fingerprint({}), InvalidArgument);
-  detail::WireRecord record;
+  WireRecord record;
   record.add("names", std::vector<std::string>{"a", "b"});
   record.add("values", "1");
   EXPECT_THROW(read_fingerprint(record), InvalidArgument);
@@ -284,4 +284,4 @@ TEST(ProvenStore, DoesWhatStoresDo) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

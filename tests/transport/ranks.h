@@ -12,7 +12,7 @@
 #include "gpipe/transport/c10d/remote_flow.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 inline World world_of(int rank, int size, int port) {
   World world;
@@ -85,4 +85,4 @@ inline RemoteFlowOptions flow_to(int peer, int capacity = 2) {
   return options;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

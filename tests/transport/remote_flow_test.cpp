@@ -22,7 +22,7 @@
 #include "tests/os/comes_true.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::HasSubstr;
@@ -410,4 +410,4 @@ TEST(RemoteFlow, AKilledProcessIsAnErrorAtOnce) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

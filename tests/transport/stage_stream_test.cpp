@@ -12,7 +12,7 @@
 #include "gpipe/execute/pipeline.h"
 #include "tests/model/same_bits.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using ::testing::ElementsAre;
@@ -130,4 +130,4 @@ TEST(StageStream, APipelineOnNamedCpusTrainsAsOneWithout) {
 }
 
 }  // namespace
-}  // namespace gpipe
+}  // namespace gpipe::detail

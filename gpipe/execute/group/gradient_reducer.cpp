@@ -22,7 +22,7 @@
 #include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Large enough that messages cost little, small enough that the first one leaves early.
@@ -200,10 +200,10 @@ class GradientReducer : public GradientSum {
     for (std::size_t index = 0; index < parameters_.size(); ++index) {
       once.push_back(!parameters_[index].is_late && progress.num_accumulated[index] == 1);
     }
-    detail::WireRecord own;
+    WireRecord own;
     own.add("once", once);
-    for (const detail::WireRecord& given : replicas_.gather(own)) {
-      detail::WireReader reader(given, "these are not gradients of a replica");
+    for (const WireRecord& given : replicas_.gather(own)) {
+      WireReader reader(given, "these are not gradients of a replica");
       reader.check_num_rows({"once"}, once.size());
       const std::vector<bool> of_replica = reader.flags("once");
       reader.finish();
@@ -306,4 +306,4 @@ std::unique_ptr<GradientSum> make_gradient_reducer(Replicas& replicas) {
   return std::make_unique<GradientReducer>(replicas);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A parameter whose gradient is added up.
 struct ReducedParameter {
@@ -39,4 +39,4 @@ class Replicas;
 // Adds up the gradients of several replicas, while the rest of the backward goes on. REQUIRES: `replicas` outlives it.
 std::unique_ptr<GradientSum> make_gradient_reducer(Replicas& replicas);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -5,11 +5,8 @@
 #include <algorithm>
 
 #include "gpipe/error.h"
-#include "gpipe/execute/values/step_result.h"
 
-namespace gpipe {
-
-at::Tensor LossValue::as_tensor(double weight) { return at::scalar_tensor(weight, at::kDouble); }
+namespace gpipe::detail {
 
 void append(LossParts& parts, const LossParts& more) {
   if (!parts.losses.defined()) {
@@ -54,4 +51,4 @@ void add_up(const LossParts& parts, StepResult& result) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -6,17 +6,17 @@
 #include <map>
 #include <string>
 
-namespace gpipe {
+#include "gpipe/execute/values/step_result.h"
 
-struct StepResult;
+namespace gpipe::detail {
 
 struct LossParts {
   struct Metric {
-    at::Tensor parts;        // one by one, weighted, or the rows
+    at::Tensor parts;        // one by one, scaled as losses are, or the rows
     bool is_scalar = false;  // of each micro-batch
   };
 
-  at::Tensor losses;   // along the first dimension, weighted unless there are weights; undefined: there is no loss
+  at::Tensor losses;   // along the first dimension, as StageLoss has scaled them; undefined: there is no loss
   at::Tensor weights;  // of the micro-batches, that the loss gave; undefined: it gave none
   std::map<std::string, Metric> metrics;
 };
@@ -28,4 +28,4 @@ void append(LossParts& parts, const LossParts& more);
 // Into the result's loss, weight and metrics; the same bits whoever had the parts.
 void add_up(const LossParts& parts, StepResult& result);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -17,7 +17,7 @@
 #include "gpipe/execute/group/tied_values.h"
 #include "gpipe/interpret/channel.h"
 #include "gpipe/launch/world.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
@@ -183,7 +183,7 @@ class ProcessGroup : public Group {
   std::vector<WireRecord> gather_replicas(const WireRecord& own) override { return replicas_.gather(own); }
 
   void copy_first_replica(const Fingerprint& names, const Tensors& values) override {
-    const std::vector<WireRecord> of_replica = replicas_.gather(gpipe::to_record(names));
+    const std::vector<WireRecord> of_replica = replicas_.gather(detail::to_record(names));
     for (int replica = 1; replica < replicas_.size(); ++replica) {
       check_same_tensors(read_fingerprint(of_replica[0]), rank_of_worker(own_worker_, 0),
                          read_fingerprint(of_replica[replica]), rank_of_worker(own_worker_, replica));

@@ -10,7 +10,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 Replicas::Replicas(Peers& peers) : peers_(peers), own_(peers.world().replica()) {
   const World& world = peers.world();
@@ -70,15 +70,15 @@ void Replicas::cancel() {
   }
 }
 
-std::vector<detail::WireRecord> Replicas::gather(const detail::WireRecord& own) {
+std::vector<WireRecord> Replicas::gather(const WireRecord& own) {
   peers_.check();
   const Tensors tensors = encode(own);
-  std::vector<detail::WireRecord> by_replica;
+  std::vector<WireRecord> by_replica;
   for (int replica = 0; replica < size(); ++replica) {
     if (replica != own_) put(replica, kGather, tensors);
   }
   for (int replica = 0; replica < size(); ++replica) {
-    by_replica.push_back(replica == own_ ? own : detail::decode(take(replica, kGather)));
+    by_replica.push_back(replica == own_ ? own : decode(take(replica, kGather)));
   }
   for (const auto& sender : senders_) {
     if (sender != nullptr) sender->flush();  // the caller may change them
@@ -132,4 +132,4 @@ void Replicas::add_up(at::Tensor& vector) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

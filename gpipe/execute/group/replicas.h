@@ -10,7 +10,7 @@
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // All of them make the same calls in the same order. Throws as a flow's ends do.
 //
@@ -24,7 +24,7 @@ class Replicas {
   int own() const { return own_; }
 
   // What each gives, by replica, to all. At most 7 tensors.
-  std::vector<detail::WireRecord> gather(const detail::WireRecord& own);
+  std::vector<WireRecord> gather(const WireRecord& own);
 
   // The values that the first replica has, for all. The tensors are the same everywhere but for their values.
   void copy_first(const Tensors& tensors);
@@ -52,4 +52,4 @@ class Replicas {
   std::vector<std::unique_ptr<FlowReceiver>> receivers_;  // the same
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

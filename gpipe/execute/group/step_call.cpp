@@ -9,7 +9,7 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 std::string flags_text(const std::vector<bool>& flags) {
@@ -94,8 +94,8 @@ StepCall put_together(const std::vector<StepCall>& of_rank, RankRange ranks) {
 
 }  // namespace
 
-detail::WireRecord to_record(const StepCall& call) {
-  detail::WireRecord record;
+WireRecord to_record(const StepCall& call) {
+  WireRecord record;
   record.add("name", call.name);
   record.add("step", call.step);
   record.add("training", call.training);
@@ -110,8 +110,8 @@ detail::WireRecord to_record(const StepCall& call) {
   return record;
 }
 
-StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest) {
-  detail::WireReader reader(record, "this is not a call of a rank");
+StepCall read_step_call(const WireRecord& record, WireRecord* rest) {
+  WireReader reader(record, "this is not a call of a rank");
   StepCall call;
   call.name = reader.text("name");
   call.step = reader.integer("step");
@@ -148,4 +148,4 @@ std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num
   return of_replica;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

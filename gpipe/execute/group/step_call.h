@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct StepCall {
   std::string name;  // "train_step", "forward", "backward"
@@ -22,14 +22,12 @@ struct StepCall {
   std::string refusal;                             // why this rank cannot do it; empty: it can
 };
 
-namespace detail {
 class WireRecord;
-}
 
-detail::WireRecord to_record(const StepCall& call);
+WireRecord to_record(const StepCall& call);
 // Throws InvalidArgument if it is none, or if it has other fields, too; `rest` takes those, where a call comes with
 // more.
-StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* rest = nullptr);
+StepCall read_step_call(const WireRecord& record, WireRecord* rest = nullptr);
 
 // By rank; the replicas have the same number of consecutive ranks. What those said who had something to say, by
 // replica; `idle` are those that all of its ranks have. Throws FingerprintError, which names both ranks and both
@@ -37,4 +35,4 @@ StepCall read_step_call(const detail::WireRecord& record, detail::WireRecord* re
 // number of rows than the inputs. Replicas may have different numbers of rows.
 std::vector<StepCall> agreed_calls(const std::vector<StepCall>& of_rank, int num_replicas = 1);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

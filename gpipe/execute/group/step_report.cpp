@@ -11,11 +11,8 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/wire_table.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
-
-using detail::column;
-using detail::read_table;
 
 constexpr const char* kNotAReport = "this is not a report of a step";
 
@@ -50,7 +47,7 @@ constexpr std::tuple kMetricColumns(column("metric_names", &NamedMetric::first),
                                     column(
                                         "metric_parts", [](auto& metric) -> auto& { return metric.second.parts; }));
 
-LossParts read_loss(detail::WireReader& reader) {
+LossParts read_loss(WireReader& reader) {
   LossParts loss;
   loss.losses = reader.tensor("losses");
   loss.weights = reader.tensor("weights");
@@ -73,8 +70,8 @@ struct ToldReport {
 };
 
 // Of a rank whose step has the workers, and the stages with memory, that `own` has.
-ToldReport read_step_report(const detail::WireRecord& record, const StepResult& own) {
-  detail::WireReader reader(record, kNotAReport);
+ToldReport read_step_report(const WireRecord& record, const StepResult& own) {
+  WireReader reader(record, kNotAReport);
   ToldReport report;
   report.worker = reader.integer<int>("worker", 0, static_cast<int>(own.timeline.workers.size()) - 1);
   report.start_nanoseconds = reader.integer("start_nanoseconds");
@@ -89,7 +86,7 @@ ToldReport read_step_report(const detail::WireRecord& record, const StepResult& 
 
 }  // namespace
 
-detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
+WireRecord to_record(const StepReport& report, const StepResult& own) {
   const std::int64_t nanoseconds =
       std::chrono::duration_cast<std::chrono::nanoseconds>(report.start.time_since_epoch()).count();
   const LossParts& loss = report.loss;
@@ -97,7 +94,7 @@ detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
   for (const int stage : own.memory.empty() ? std::vector<int>() : report.stages) {
     memory.push_back({own.memory[stage], stage});
   }
-  detail::WireRecord record;
+  WireRecord record;
   record.add("worker", report.worker);
   record.add("start_nanoseconds", nanoseconds);
   add_table(record, own.timeline.workers[report.worker].spans, kSpanColumns);
@@ -110,10 +107,9 @@ detail::WireRecord to_record(const StepReport& report, const StepResult& own) {
   return record;
 }
 
-std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_rank, const World& world,
-                  int last_worker) {
+std::string merge(StepResult& own, const std::vector<WireRecord>& of_rank, const World& world, int last_worker) {
   std::vector<ToldReport> reports;
-  for (const detail::WireRecord& record : of_rank) reports.push_back(read_step_report(record, own));
+  for (const WireRecord& record : of_rank) reports.push_back(read_step_report(record, own));
   const auto first = reports.begin() + world.replica() * world.num_stages();
   const auto end = first + world.num_stages();
   const std::int64_t first_start = std::min_element(first, end, [](const ToldReport& a, const ToldReport& b) {
@@ -143,4 +139,4 @@ std::string merge(StepResult& own, const std::vector<detail::WireRecord>& of_ran
   return refusal;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

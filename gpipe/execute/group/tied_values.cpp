@@ -13,7 +13,7 @@
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 void set_value(const Tie::Use& user, const at::Tensor& value) {
@@ -72,14 +72,14 @@ class TiedValues {
         values.push_back(weight.detach());
         requires_grad.push_back(weight.requires_grad());
       }
-      detail::WireRecord record;
+      WireRecord record;
       record.add("values", values);
       record.add("requires_grad", requires_grad);
       send(*sender, record, number_);
     }
     for (const auto& [ties, receiver] : from_owners_) {
-      const detail::WireRecord record = receive(*receiver, number_);
-      detail::WireReader reader(record, "these are not tied weights");
+      const WireRecord record = receive(*receiver, number_);
+      WireReader reader(record, "these are not tied weights");
       reader.check_num_rows({"values", "requires_grad"}, ties.size());
       const Tensors values = reader.tensors("values");
       const std::vector<bool> requires_grad = reader.flags("requires_grad");
@@ -112,4 +112,4 @@ std::function<void()> connect_tied_values(const std::vector<Tie>& ties, const st
   return [values = std::make_shared<TiedValues>(ties, worker_of_layer, peers)] { values->bring(); };
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

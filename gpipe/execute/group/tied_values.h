@@ -6,7 +6,7 @@
 
 #include "gpipe/model/tie.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 class Peers;
 
@@ -15,4 +15,4 @@ class Peers;
 std::function<void()> connect_tied_values(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer,
                                           Peers& peers);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

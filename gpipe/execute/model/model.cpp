@@ -79,11 +79,11 @@ Fingerprint Model::shapes(const IsOwn& is_wanted) const {
 }
 
 void Model::bind_ties(const std::vector<TieNames>& names) {
-  ties_ = gpipe::bind_ties(names, layer_names(), layers_of(layers_));
+  ties_ = detail::bind_ties(names, layer_names(), layers_of(layers_));
 }
 
 void Model::untie() {
-  for (const Tie& tie : ties_) gpipe::untie(tie);
+  for (const Tie& tie : ties_) detail::untie(tie);
 }
 
 void Model::relink_ties() const {
@@ -95,7 +95,7 @@ void Model::forget_tied_grads() const {
 }
 
 void Model::keep_own(const IsOwn& is_own) {
-  for (Tie& tie : ties_) gpipe::keep_own(tie, is_own);
+  for (Tie& tie : ties_) detail::keep_own(tie, is_own);
   bool any_other = false;
   for (ChainLayer& layer : layers_) {
     if (layer.layer.module == nullptr || is_own(layer.index)) continue;

@@ -8,7 +8,7 @@
 
 #include "gpipe/model/autocast.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Inference mode, autocast, dispatch keys, and the floating-point environment, in which flush-to-zero is. Taken at the
 // forward and kept for the recompute, which has to do the same whatever the caller has switched off since.
@@ -37,4 +37,4 @@ class CallerState {
   std::fenv_t floating_point_{};
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

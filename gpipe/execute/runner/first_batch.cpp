@@ -8,7 +8,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/stage/rematerialized_layers.h"
 #include "gpipe/execute/values/checked_options.h"
-#include "gpipe/interpret/action_error.h"
+#include "gpipe/interpret/throw_action_error.h"
 #include "gpipe/model/layer_profiler.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/plan/plan.h"

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "gpipe/model/boundary.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 bool share_memory(const at::Tensor& a, const at::Tensor& b) {
@@ -68,4 +68,4 @@ void DroppedLayers::again(SecondForward second, const Run& run) const {
   keeper_.check_unchanged(second.entries.tensors, second.versions);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

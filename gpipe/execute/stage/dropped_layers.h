@@ -6,12 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "gpipe/execute/stage/kept_inputs.h"
+#include "gpipe/execute/stage/input_keeper.h"
 #include "gpipe/execute/stage/layer_range.h"
 #include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Confined to its worker.
 class DroppedLayers {
@@ -48,4 +48,4 @@ class DroppedLayers {
   ChangingBuffers buffers_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -6,7 +6,7 @@
 #include <set>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 void EarlierGradients::set_aside(const std::vector<ChainLayer>& layers) {
   std::set<const at::TensorImpl*> seen;  // two layers of a stage may share a parameter
@@ -53,4 +53,4 @@ void EarlierGradients::put_back() {
   items_.clear();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 
 #include "gpipe/model/layer.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [Gradients of a weighted loss]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -22,7 +22,7 @@ namespace gpipe {
 //   for (i : micro_batches) sum_i.backward();   // from gradients that are undefined
 //   grad = earlier + grad / (weight_0 + weight_1 + ...);
 //
-// A stage learns whether the loss has weights from the gradient that it receives first: see Packet::is_weighted.
+// A stage learns whether the loss has weights from the gradient that it receives first: see Packet::loss_has_weights.
 //
 // Confined to the stage's worker during a step; the caller's between steps.
 class EarlierGradients {
@@ -49,4 +49,4 @@ class EarlierGradients {
   std::vector<Item> items_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

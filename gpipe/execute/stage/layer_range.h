@@ -8,7 +8,7 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What crosses a cut between two layers: the tensors that go from one to the next, then those that were stashed before
 // the cut and are popped behind it.
@@ -27,4 +27,4 @@ struct LayerRange {
   std::vector<std::string> skips_out;  // stashed in it and popped behind it
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // What is under way between two pieces: the tensors that go from layer to layer, and what is stashed until it is
@@ -240,4 +240,4 @@ Tensors RematerializedLayers::backward_part(Part& part, RangeGraph graph, Tensor
   return backward_parts(part.again, part.range, std::move(again), std::move(grads), run, run_backward);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -13,7 +13,7 @@
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [Rematerialization in ranges]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -81,4 +81,4 @@ class RematerializedLayers {
 // order.
 bool share_a_parameter(const std::vector<ChainLayer>& layers);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,9 +9,9 @@
 
 #include "gpipe/error.h"
 #include "gpipe/model/boundary.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // The slices of a batch count their changes together; then a first layer that works in place seems to change what the
@@ -206,14 +206,14 @@ void Stage::recompute(int micro_batch) {
   layers_.recompute(micro_batch, held_[micro_batch].graph);
 }
 
-bool Stage::is_weighted(const std::vector<Packet>& inputs) const {
+bool Stage::loss_has_weights(const std::vector<Packet>& inputs) const {
   if (has_loss()) return settings_->has_weights && settings_->has_weights();
-  return !inputs.empty() && inputs.front().is_weighted;
+  return !inputs.empty() && inputs.front().loss_has_weights;
 }
 
-void Stage::begin_backward(bool is_weighted) {
+void Stage::begin_backward(bool has_weights) {
   if (std::exchange(has_backward_begun_, true)) return;
-  if (is_weighted) earlier_gradients_.set_aside(parts_.layers);
+  if (has_weights) earlier_gradients_.set_aside(parts_.layers);
   own_gradients_.watch(parts_.layers);
   if (settings_->on_first_backward) settings_->on_first_backward(parts_.index);
 }
@@ -254,13 +254,13 @@ void Stage::send_grads(int micro_batch, Tensors entry_grads, std::vector<Packet>
 
 template <typename Run>
 void Stage::run_backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs, const Run& run) {
-  const bool weighted = is_weighted(inputs);
-  begin_backward(weighted);
+  const bool has_weights = loss_has_weights(inputs);
+  begin_backward(has_weights);
   Tensors grads = gather_grads(micro_batch, std::move(inputs));
   Tensors entry_grads = run(std::exchange(held_[micro_batch].graph, {}), std::move(grads));
   input_bytes_ -= std::exchange(held_[micro_batch].input_bytes, 0);
   send_grads(micro_batch, std::move(entry_grads), outputs);
-  for (Packet& output : outputs) output.is_weighted = weighted;
+  for (Packet& output : outputs) output.loss_has_weights = has_weights;
 }
 
 void Stage::backward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
@@ -313,4 +313,4 @@ void Stage::settle() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

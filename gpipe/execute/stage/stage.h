@@ -17,7 +17,7 @@
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/transport/packet.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Confined to its worker during a step; the caller may touch it between steps.
 class Stage {
@@ -50,7 +50,7 @@ class Stage {
   std::string where() const { return layers_.where(); }
   std::string failed_at() const { return layers_.failed_at(); }
 
-  // Of the last stage, after its forward: the weighted loss, or the outputs, detached, by micro-batch.
+  // Of the last stage, after its forward: the scaled loss (see StageLoss), or the outputs, detached, by micro-batch.
   const std::vector<Tensors>& results() const { return results_.outputs; }
   std::vector<Tensors> take_results() { return std::move(results_.outputs); }
   // Whether that result needs a gradient in any micro-batch.
@@ -89,9 +89,9 @@ class Stage {
   Packet packet(int micro_batch, Tensors tensors) const;
   Crossing gather(int micro_batch, std::vector<Packet> inputs) const;
   // Whether the backward, with these messages, is of a loss with weights.
-  bool is_weighted(const std::vector<Packet>& inputs) const;
+  bool loss_has_weights(const std::vector<Packet>& inputs) const;
   // Before the first action of a backward, or of its input gradient.
-  void begin_backward(bool is_weighted);
+  void begin_backward(bool has_weights);
   // Before what adds the last gradients of a micro-batch: a backward or a weight gradient.
   void begin_last_part();
   // Of a backward or an input gradient: `run` turns the gradients of what left into those of what entered.
@@ -110,11 +110,11 @@ class Stage {
   bool has_backward_begun_ = false;
   std::size_t num_last_parts_ = 0;
   EarlierGradients earlier_gradients_;
-  detail::OwnGradients own_gradients_;
+  OwnGradients own_gradients_;
   std::int64_t input_bytes_ = 0;
   std::int64_t most_input_bytes_ = 0;
   std::map<int, Tensors> tied_grads_;  // by the stage they came from
   Results results_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,9 +8,9 @@
 #include "gpipe/error.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/noted_input.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Stands for the loss among the layers at work.
@@ -133,7 +133,7 @@ Crossing StageLayers::run_with_graph(int micro_batch, Crossing entries, bool rec
     graph->requires_input_grads = std::find(required.begin(), required.end(), true) != required.end();
   }
   if (rematerialized_ != nullptr) {
-    return rematerialized_->forward(std::move(entries), recomputing, runner(micro_batch),
+    return rematerialized_->forward(std::move(entries), recomputing, run_for(micro_batch),
                                     graph != nullptr ? &graph->ranges : nullptr);
   }
   std::shared_ptr<Boundary> boundary = Boundary::enter(entries.tensors, entries.requires_grad);
@@ -142,7 +142,7 @@ Crossing StageLayers::run_with_graph(int micro_batch, Crossing entries, bool rec
   return exits;
 }
 
-RematerializedLayers::Run StageLayers::runner(int micro_batch) {
+RematerializedLayers::Run StageLayers::run_for(int micro_batch) {
   return [this, micro_batch](const LayerRange& range, Crossing entries, bool recomputing) {
     return run(micro_batch, range, std::move(entries), recomputing);
   };
@@ -172,7 +172,7 @@ void StageLayers::recompute(int micro_batch, Graph& graph) {
 Tensors StageLayers::run_backward(int micro_batch, Graph graph, Tensors grads,
                                   const RematerializedLayers::RunBackward& run) {
   if (rematerialized_ == nullptr) return run(std::move(graph.whole), std::move(grads));
-  return rematerialized_->backward(std::move(graph.ranges), std::move(grads), runner(micro_batch), run);
+  return rematerialized_->backward(std::move(graph.ranges), std::move(grads), run_for(micro_batch), run);
 }
 
 Tensors StageLayers::backward(int micro_batch, Graph graph, Tensors grads) {
@@ -200,4 +200,4 @@ void StageLayers::weight_grad(int micro_batch, Deferred deferred) {
   for (ReadyBackward& backward : deferred.backwards) backward.run();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -17,7 +17,7 @@
 #include "gpipe/model/module_modes.h"
 #include "gpipe/model/split_backward.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Confined to its worker during a step; the caller may touch it between steps.
 class StageLayers {
@@ -72,7 +72,8 @@ class StageLayers {
   void run_layers(int micro_batch, const LayerRange& range, Tensors& tensors, bool recomputing);
   // All of the stage. What the backward needs goes to `graph`; nowhere if that is null.
   Crossing run_with_graph(int micro_batch, Crossing entries, bool recomputing, Graph* graph);
-  RematerializedLayers::Run runner(int micro_batch);
+  // `run` for this micro-batch, as RematerializedLayers calls it.
+  RematerializedLayers::Run run_for(int micro_batch);
   Tensors run_backward(int micro_batch, Graph graph, Tensors grads, const RematerializedLayers::RunBackward& run);
 
   const StageParts& parts_;
@@ -83,7 +84,7 @@ class StageLayers {
   ModuleModes modes_;
   DroppedLayers dropped_;                                 // all of the stage, when it is recomputed
   std::unique_ptr<RematerializedLayers> rematerialized_;  // null: its activations are kept
-  detail::SplitBackward split_;
+  SplitBackward split_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -14,7 +14,7 @@
 #include "gpipe/plan/rematerialization.h"
 #include "gpipe/transport/stage_stream.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // It stays the same as long as the assembly does.
 struct StageParts {
@@ -42,4 +42,4 @@ struct StageParts {
   std::shared_ptr<StageStream> stream;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

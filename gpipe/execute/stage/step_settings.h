@@ -9,10 +9,10 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
-// What the last stage makes of its outputs: a scalar to start the backward from, already weighted unless the step is
-// divided by its weight at the end.
+// What the last stage makes of its outputs: a scalar to start the backward from. It is scaled as LossReduction
+// says, unless the loss has weights: then the gradients are divided by their sum at the end.
 using StageLoss = std::function<at::Tensor(int micro_batch, const Tensors& outputs)>;
 
 // Set before the step, read by the workers.
@@ -33,4 +33,4 @@ struct StepSettings {
   std::function<void(int stage)> on_last_backward;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

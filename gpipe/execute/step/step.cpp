@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "gpipe/execute/group/step_report.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
@@ -69,11 +69,12 @@ Timeline Step::run(Phase phase) {
   return engine_.group().failing([&] {
     if (phase == Phase::kBackward) {
       check_batch_is_unchanged();
-      return run_backward(phase);
+      return run_and_sum_gradients(phase);
     }
     buffers_before_ = engine_.model().snapshot_buffers();
     try {
-      Timeline timeline = settings_.with_grad && phase == Phase::kAll ? run_backward(phase) : run_actions(phase);
+      Timeline timeline =
+          settings_.with_grad && phase == Phase::kAll ? run_and_sum_gradients(phase) : run_actions(phase);
       commit();
       return timeline;
     } catch (...) {
@@ -97,7 +98,7 @@ Timeline Step::run_actions(Phase phase) {
   }
 }
 
-Timeline Step::run_backward(Phase phase) {
+Timeline Step::run_and_sum_gradients(Phase phase) {
   GradientSum& sum = engine_.group().gradient_sum();
   try {
     sum.begin([&] { return engine_.split()->reduced_parameters(); });

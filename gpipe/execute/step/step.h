@@ -39,7 +39,7 @@ class Step {
   // After a whole step that must not count.
   void roll_back();
 
-  // Of the last stage, null if it is another rank's: the weighted losses, or the outputs, by micro-batch; before the
+  // Of the last stage, null if it is another rank's: the scaled losses, or the outputs, by micro-batch; before the
   // backward, where there is no loss, the gradients of the outputs.
   Stage* last() const { return assembly_->last(); }
   // The gradients of the inputs, over all micro-batches; undefined where there is none. After the backward. On all
@@ -61,8 +61,8 @@ class Step {
   void begin(MiniBatch& batch, StepMode mode);
   void commit();
   Timeline run_actions(Phase phase);
-  // Runs the actions, while the replicas add up the gradients.
-  Timeline run_backward(Phase phase);
+  // The same, while the replicas add up the gradients.
+  Timeline run_and_sum_gradients(Phase phase);
   void check_batch_is_unchanged() const;
   // With what the layers of other replicas have kept.
   void end_listeners();

@@ -34,17 +34,17 @@ double checked_weight(const at::Tensor& weight) {
       "the weight of the loss is {}, but is to be finite and not negative; count what the sum is over", value));
 }
 
-// Runs the loss of each micro-batch, weighs it unless it has weights of its own, and puts the parts together. Confined
+// Runs the loss of each micro-batch, scales it unless it has weights of its own, and puts the parts together. Confined
 // to the last stage's worker during a step; the caller's after it.
-class WeighedLoss {
+class MicroBatchLoss {
  public:
   // What happens when a loss is not finite and the options ask for a check: it is thrown at once, or only remembered,
   // because other ranks are in the middle of the step.
   enum class NonFinite { kThrow, kRemember };
 
   // REQUIRES: `loss`, `targets` and `options` outlive it.
-  WeighedLoss(const UserLoss& loss, const std::vector<MicroBatch>& targets, const MiniBatch& batch,
-              const PipelineOptions& options, NonFinite non_finite)
+  MicroBatchLoss(const UserLoss& loss, const std::vector<MicroBatch>& targets, const MiniBatch& batch,
+                 const PipelineOptions& options, NonFinite non_finite)
       : loss_(loss),
         targets_(targets),
         first_sample_(batch.first_sample),
@@ -61,7 +61,7 @@ class WeighedLoss {
     for (auto& [name, metric] : value.metrics) metric = metric.detach();
     check_names(micro_batch, value.metrics);
     metrics_[micro_batch] = std::move(value.metrics);
-    return has_weights() ? value.loss : weigh(micro_batch, value.loss);
+    return has_weights() ? value.loss : scale(micro_batch, value.loss);
   }
 
   // Whether it gave any, so far.
@@ -72,15 +72,15 @@ class WeighedLoss {
   // Of what the calls above have returned.
   LossParts parts(const std::vector<Tensors>& losses) const {
     LossParts result;
-    Tensors weighed;
-    for (const Tensors& loss : losses) weighed.push_back(loss.front());
-    result.losses = at::stack(weighed);
+    Tensors scaled;
+    for (const Tensors& loss : losses) scaled.push_back(loss.front());
+    result.losses = at::stack(scaled);
     if (has_weights()) result.weights = torch::tensor(weights_, at::kDouble);
     for (const auto& [name, first] : metrics_.front()) {
       Tensors parts;
       for (std::size_t micro_batch = 0; micro_batch < metrics_.size(); ++micro_batch) {
         const at::Tensor& metric = metrics_[micro_batch].at(name);
-        parts.push_back(first.dim() == 0 ? weigh(static_cast<int>(micro_batch), metric) : metric);
+        parts.push_back(first.dim() == 0 ? scale(static_cast<int>(micro_batch), metric) : metric);
       }
       const bool is_scalar = first.dim() == 0;
       result.metrics[name] = {is_scalar ? at::stack(parts) : at::cat(parts, 0), is_scalar};
@@ -124,11 +124,11 @@ class WeighedLoss {
 
   // A mean by the weights, where there are some: the sum is divided by all of them at the end. What a micro-batch
   // without any weight reports, 0 / 0 perhaps, does not count.
-  at::Tensor weigh(int micro_batch, const at::Tensor& value) const {
+  at::Tensor scale(int micro_batch, const at::Tensor& value) const {
     if (has_weights()) {
       const double weight = weights_[micro_batch];
-      const at::Tensor weighed = value * weight;
-      return weight == 0 ? at::zeros_like(weighed) : weighed;
+      const at::Tensor scaled = value * weight;
+      return weight == 0 ? at::zeros_like(scaled) : scaled;
     }
     if (options_.loss_reduction() == LossReduction::kSum) return value;
     return value * (static_cast<double>(targets_[micro_batch].num_samples) / static_cast<double>(num_samples_));
@@ -192,11 +192,12 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   MiniBatch batch = engine.make_batch(std::move(call), inputs, &targets, &target_batches);
 
   Group& group = engine.group();
-  WeighedLoss weighed(loss, target_batches, batch, engine.options(),
-                      group.world().size == 1 ? WeighedLoss::NonFinite::kThrow : WeighedLoss::NonFinite::kRemember);
+  MicroBatchLoss micro_batch_loss(
+      loss, target_batches, batch, engine.options(),
+      group.world().size == 1 ? MicroBatchLoss::NonFinite::kThrow : MicroBatchLoss::NonFinite::kRemember);
   StepLoss stage_loss;
-  stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return weighed(micro_batch, outputs); };
-  stage_loss.has_weights = [&] { return weighed.has_weights(); };
+  stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
+  stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
   Step step(engine, std::move(batch), StepMode::kTogether, std::move(stage_loss));
   StepResult result;
@@ -207,8 +208,8 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
     throw;
   }
   LossParts parts;
-  if (step.last() != nullptr) parts = group.failing([&] { return weighed.parts(step.last()->results()); });
-  const std::string non_finite = step.share(result, parts, weighed.non_finite());
+  if (step.last() != nullptr) parts = group.failing([&] { return micro_batch_loss.parts(step.last()->results()); });
+  const std::string non_finite = step.share(result, parts, micro_batch_loss.non_finite());
   if (!non_finite.empty()) {
     step.roll_back();
     throw NonFiniteLossError(non_finite);

@@ -10,23 +10,10 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
-#include "gpipe/plan/plan.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 
-namespace gpipe {
-
-PipelineOptions::PipelineOptions(const Plan& plan) : num_stages_(0) {
-  if (plan.chunks < 1) throw InvalidArgument(fmt::format("the plan has {} chunks; expected at least 1", plan.chunks));
-  num_stages_ = plan.num_workers();
-  num_micro_batches_ = plan.num_micro_batches;
-  schedule_ = plan.schedule;
-  chunks_per_worker_ = plan.chunks;
-  recompute_ = plan.recompute_by_stage.empty() ? plan.recompute : Recompute::kNever;
-  recompute_by_stage_ = plan.recompute_by_stage;
-  balance_ = plan.layers_per_stage;
-  rematerialization_ = plan.rematerialization;
-}
+namespace gpipe::detail {
 
 PipelineOptions checked(PipelineOptions options) {
   const auto check = [](const char* what, int value) {
@@ -182,4 +169,4 @@ void put_forwards_first(Schedule& schedule) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/schedule/validate.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // With the defaults filled in. Throws InvalidArgument for what is wrong whatever the model.
 PipelineOptions checked(PipelineOptions options);
@@ -38,4 +38,4 @@ void check_rematerialization_by_stage(const std::vector<Rematerialization>& by_s
 Schedule forwards_of(const Schedule& schedule, int num_micro_batches);
 void put_forwards_first(Schedule& schedule);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -7,8 +7,12 @@
 
 namespace gpipe {
 
-// The other ranks of a world, connected. Opaque: it is made by the functions below and given to PipelineOptions::peers.
+namespace detail {
 class Peers;
+}
+
+// The other ranks of a world, connected. Opaque: it is made by the functions below and given to PipelineOptions::peers.
+using Peers = detail::Peers;
 
 // Connects the ranks of that world, and waits for all of them. Several pipelines may use the same ones. Throws
 // EnvironmentError, FingerprintError, HandshakeError or PeerError, which say what to do.

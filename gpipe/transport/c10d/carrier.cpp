@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr const char* kVariable = "GPIPE_CARRIER";
@@ -71,4 +71,4 @@ std::unique_ptr<Carrier> make_carrier([[maybe_unused]] CarrierKind kind, [[maybe
   return std::make_unique<GlooCarrier>(group);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 
 #include "gpipe/launch/world.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Thread-safe.
 class Carrier {
@@ -48,4 +48,4 @@ std::unique_ptr<Carrier> make_carrier(CarrierKind kind, const World& world, c10d
 // several threads, HandshakeError if the ranks do not come together within the timeout.
 std::unique_ptr<Carrier> make_mpi_carrier(const World& world, c10d::ProcessGroupGloo& group);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,9 +8,7 @@
 
 #include "gpipe/transport/stage_stream.h"
 
-namespace gpipe {
-
-using detail::WireRecord;
+namespace gpipe::detail {
 
 namespace {
 
@@ -28,7 +26,7 @@ WireRecord bundle(const std::vector<WireRecord>& by_rank) {
   std::vector<std::string> fields;
   Tensors tensors;
   for (const WireRecord& record : by_rank) {
-    fields.push_back(detail::encode_fields(record.fields()));
+    fields.push_back(encode_fields(record.fields()));
     tensors.insert(tensors.end(), record.tensors().begin(), record.tensors().end());
   }
   WireRecord bundle;
@@ -38,14 +36,14 @@ WireRecord bundle(const std::vector<WireRecord>& by_rank) {
 }
 
 std::vector<WireRecord> unbundle(const WireRecord& bundle, int num_ranks) {
-  detail::WireReader reader(bundle, "these are not the records of all ranks");
+  WireReader reader(bundle, "these are not the records of all ranks");
   const std::vector<std::string>& fields = reader.texts("fields");
   const Tensors tensors = reader.tensors("tensors");
   reader.finish();
   std::vector<WireRecord> by_rank;
   auto next = tensors.begin();
   for (const std::string& bytes : fields) {
-    std::vector<detail::WireField> own = detail::decode_fields(bytes);
+    std::vector<WireField> own = decode_fields(bytes);
     const auto end = next + std::min(tensors.end() - next, static_cast<std::ptrdiff_t>(num_tensors(own)));
     by_rank.emplace_back(std::move(own), Tensors(std::exchange(next, end), end));
   }
@@ -119,7 +117,7 @@ void send(FlowSender& sender, const WireRecord& record, std::int64_t step) {
 WireRecord receive(FlowReceiver& receiver, std::int64_t step) {
   receiver.reset(step);
   Tensors tensors = receiver.take().tensors;
-  std::vector<detail::WireField> fields = detail::decode_fields(tensors.empty() ? at::Tensor() : tensors.front());
+  std::vector<WireField> fields = decode_fields(tensors.empty() ? at::Tensor() : tensors.front());
   const std::size_t count = 1 + num_tensors(fields);
   while (tensors.size() < count) {
     const Tensors more = receiver.take().tensors;
@@ -176,10 +174,10 @@ Tensors Exchange::broadcast(int root, Tensors tensors) {
   WireRecord own;
   own.add("tensors", tensors);
   const WireRecord record = broadcast(root, std::move(own));
-  detail::WireReader reader(record, "these are not the tensors of a rank");
+  WireReader reader(record, "these are not the tensors of a rank");
   tensors = reader.tensors("tensors");
   reader.finish();
   return tensors;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -12,7 +12,7 @@
 #include "gpipe/transport/c10d/remote_flow.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Every rank makes the same calls in the same order. Throws as a flow's ends do; then this rank's part in the world has
 // ended.
@@ -25,14 +25,14 @@ class Exchange {
 
   // All ranks of the world. What they get is on the CPU.
   // What each gives, by rank, to all. Through rank 0: for small things.
-  std::vector<detail::WireRecord> gather(const detail::WireRecord& own);
+  std::vector<WireRecord> gather(const WireRecord& own);
 
   // The same to rank 0 only; nothing elsewhere. For large things.
-  std::vector<detail::WireRecord> collect(const detail::WireRecord& own);
+  std::vector<WireRecord> collect(const WireRecord& own);
 
   // All ranks of a replica, which `root` is one of.
   // What `root` gives, to all, straight from it. What the others give does not count, and what they get is on the CPU.
-  detail::WireRecord broadcast(int root, detail::WireRecord record);
+  WireRecord broadcast(int root, WireRecord record);
   Tensors broadcast(int root, Tensors tensors);
 
  private:
@@ -42,14 +42,14 @@ class Exchange {
     std::vector<std::unique_ptr<FlowReceiver>> receivers;  // by rank, on the root; else only the one from the root
 
     // To all that there are senders to. From then on the tensors may be written to.
-    void send_all(const detail::WireRecord& record, std::int64_t step) const;
+    void send_all(const WireRecord& record, std::int64_t step) const;
   };
 
   Star make_star(int root, int first_rank, int num_ranks, FlowScope scope);
   Star& world_star();
   Star& replica_star(int root);
   // On rank 0: its own record and those that the other ranks send, by rank.
-  std::vector<detail::WireRecord> receive_all(const detail::WireRecord& own);
+  std::vector<WireRecord> receive_all(const WireRecord& own);
 
   Peers& peers_;
   std::optional<Star> world_star_;     // around rank 0; these are made when they are needed
@@ -59,7 +59,7 @@ class Exchange {
 };
 
 // A record over a flow, in packets of that step. To receive one throws InvalidArgument for what is none.
-void send(FlowSender& sender, const detail::WireRecord& record, std::int64_t step);
-detail::WireRecord receive(FlowReceiver& receiver, std::int64_t step);
+void send(FlowSender& sender, const WireRecord& record, std::int64_t step);
+WireRecord receive(FlowReceiver& receiver, std::int64_t step);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

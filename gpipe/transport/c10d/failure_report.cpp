@@ -6,10 +6,10 @@
 
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
-detail::WireRecord to_record(const FailureReport& report) {
-  detail::WireRecord record;
+WireRecord to_record(const FailureReport& report) {
+  WireRecord record;
   record.add("blamed", report.blamed);
   record.add("silent", report.silent);
   record.add("flow", report.flow);
@@ -18,8 +18,8 @@ detail::WireRecord to_record(const FailureReport& report) {
   return record;
 }
 
-FailureReport read_failure_report(const detail::WireRecord& record, int num_ranks) {
-  detail::WireReader reader(record, "this is not a failure report");
+FailureReport read_failure_report(const WireRecord& record, int num_ranks) {
+  WireReader reader(record, "this is not a failure report");
   FailureReport report;
   report.blamed = reader.integer<int>("blamed", -1, num_ranks - 1);
   report.silent = reader.flag("silent");
@@ -82,4 +82,4 @@ std::exception_ptr blame(const std::exception_ptr& error, const FailureReport& o
       PeerError(place_for(last.blamed), fmt::format("{} (rank {} says so)", last.text, witness)));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

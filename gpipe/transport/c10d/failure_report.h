@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [Who is to blame]
 // ~~~~~~~~~~~~~~~~~~~~~~
@@ -26,13 +26,11 @@ struct FailureReport {
   std::string text;
 };
 
-namespace detail {
 class WireRecord;
-}
 
-detail::WireRecord to_record(const FailureReport& report);
+WireRecord to_record(const FailureReport& report);
 // Throws InvalidArgument if it is none, or blames a rank beyond `num_ranks`.
-FailureReport read_failure_report(const detail::WireRecord& record, int num_ranks);
+FailureReport read_failure_report(const WireRecord& record, int num_ranks);
 
 // What the error says.
 FailureReport failure_report_of(const std::exception_ptr& error, bool silent);
@@ -44,4 +42,4 @@ std::exception_ptr blame(const std::exception_ptr& error, const FailureReport& o
                          const std::function<std::optional<FailureReport>(int rank, bool wait)>& ask,
                          const std::function<PeerPlace(int rank)>& place_of);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -13,7 +13,7 @@
 
 #if __has_include(<gloo/transport/tcp/listener.h>)
 
-namespace gpipe {
+namespace gpipe::detail {
 
 class GlooPair : public gloo::transport::tcp::Pair {
  public:
@@ -54,11 +54,11 @@ template struct GlooPort<&gloo::transport::tcp::Device::listener_, &gloo::transp
 // Nobody has heard of the port that a device opens by itself.
 void close_gloo_port(gloo::transport::tcp::Device& device);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail
 
 #else
 
-namespace gpipe {
+namespace gpipe::detail {
 
 class GlooPair : public gloo::transport::tcp::Pair {
  public:
@@ -86,6 +86,6 @@ using GlooContext = gloo::transport::tcp::Context;
 
 inline void close_gloo_port(gloo::transport::tcp::Device& /*device*/) {}
 
-}  // namespace gpipe
+}  // namespace gpipe::detail
 
 #endif

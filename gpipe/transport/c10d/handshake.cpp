@@ -11,7 +11,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 template <typename Message>
@@ -114,4 +114,4 @@ FileDescriptor join(const SocketName& place, const std::string& secret, const He
   return {};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -17,7 +17,7 @@
 #include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/socket.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 using Nonce = std::array<unsigned char, 32>;  // random, used once
 using Proof = std::array<unsigned char, 32>;  // whoever does not know the secret can neither make nor foresee it
@@ -82,4 +82,4 @@ bool prove(int socket, const std::string& secret, Hello hello, const std::string
 // others. Throws what `prove` throws. Not open if it is too late.
 FileDescriptor join(const SocketName& place, const std::string& secret, const Hello& hello, Deadline deadline);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

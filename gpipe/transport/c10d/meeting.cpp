@@ -10,7 +10,7 @@
 #include "gpipe/os/network.h"
 #include "gpipe/transport/c10d/handshake.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 std::chrono::milliseconds to_milliseconds(double seconds) {
@@ -44,11 +44,11 @@ std::string meeting_address(const World& world) {
 Meeting::Meeting(const World& world) : world_(world), hosts_(static_cast<std::size_t>(world.size)) {
   store_ =
       c10::make_intrusive<ProvenStore>(join_store(), to_milliseconds(world_.timeout_seconds), world_.master_address);
-  detail::WireRecord own;
+  WireRecord own;
   own.add("host", world_.host);
   std::vector<std::string> hosts;
-  for (const detail::WireRecord& record : gather("host", own)) {
-    detail::WireReader reader(record, "this is not a rank's host");
+  for (const WireRecord& record : gather("host", own)) {
+    WireReader reader(record, "this is not a rank's host");
     hosts.push_back(reader.text("host"));
     reader.finish();
   }
@@ -91,8 +91,8 @@ PeerPlace Meeting::place_of(int rank) const {
 
 double Meeting::grace_seconds() const { return std::min(5.0, world_.timeout_seconds / 8); }
 
-std::vector<detail::WireRecord> Meeting::gather(const std::string& name, const detail::WireRecord& own,
-                                                const std::function<void(int rank)>& on_late) {
+std::vector<WireRecord> Meeting::gather(const std::string& name, const WireRecord& own,
+                                        const std::function<void(int rank)>& on_late) {
   const std::string prefix = fmt::format("gpipe/{}/{}/", num_gathered_++, name);
   store_->set_text(prefix + std::to_string(world_.rank), encode_text(own));
   const Deadline deadline = deadline_in(world_.timeout_seconds);
@@ -122,15 +122,15 @@ std::vector<detail::WireRecord> Meeting::gather(const std::string& name, const d
   // Rank 0 has the store: it stays until the others have seen everything.
   store_->add(prefix + "seen", 1);
   if (world_.rank == 0) look_until(deadline, [&] { return store_->add(prefix + "seen", 0) >= world_.size; });
-  std::vector<detail::WireRecord> records;
-  for (const std::string& text : texts) records.push_back(detail::decode_text(text));
+  std::vector<WireRecord> records;
+  for (const std::string& text : texts) records.push_back(decode_text(text));
   return records;
 }
 
 std::optional<FailureReport> Meeting::report_of(int rank) {
   std::string text;
   if (!store_->find(fmt::format("gpipe/failed/{}", rank), text)) return std::nullopt;
-  return read_failure_report(detail::decode_text(text), world_.size);
+  return read_failure_report(decode_text(text), world_.size);
 }
 
 void Meeting::report(const FailureReport& own) {
@@ -179,4 +179,4 @@ void Meeting::let_others_read(const std::exception_ptr& error) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -14,7 +14,7 @@
 #include "gpipe/transport/c10d/store.h"
 #include "gpipe/transport/wire_record.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // This rank's connection to the store of rank 0, and on rank 0 the store.
 //
@@ -36,8 +36,8 @@ class Meeting {
 
   // What each rank gives under that name, by rank. Calls `on_late` once, with the rank that it waits for, if that has
   // not come for grace_seconds. Throws PeerError.
-  std::vector<detail::WireRecord> gather(const std::string& name, const detail::WireRecord& own,
-                                         const std::function<void(int rank)>& on_late = {});
+  std::vector<WireRecord> gather(const std::string& name, const WireRecord& own,
+                                 const std::function<void(int rank)>& on_late = {});
 
   // The end of this rank's part, in three steps. Each of them is over soon, also if nobody answers.
   // 1. Says why it ends: before the connections are reset, by which the others notice.
@@ -63,4 +63,4 @@ class Meeting {
   int num_gathered_ = 0;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

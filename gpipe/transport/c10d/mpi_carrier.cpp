@@ -18,7 +18,7 @@
 #include "gpipe/transport/c10d/carrier.h"
 #include "gpipe/transport/c10d/socket.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // MPI counts elements in an int.
@@ -239,4 +239,4 @@ std::unique_ptr<Carrier> make_mpi_carrier(const World& world, c10d::ProcessGroup
   return std::make_unique<MpiCarrier>(world, group);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

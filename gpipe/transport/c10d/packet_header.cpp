@@ -13,14 +13,14 @@
 #include "gpipe/error.h"
 #include "gpipe/transport/stage_stream.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::uint32_t kPacketMagic = 0x6b707067;  // "gppk"; reads otherwise on a machine of the other byte order
 constexpr std::uint32_t kPacketVersion = 1;
 // Bits of the flags.
 constexpr std::uint32_t kHasChecksum = 1;
-constexpr std::uint32_t kIsWeighted = 2;
+constexpr std::uint32_t kLossHasWeights = 2;
 
 struct FixedPart {
   std::uint32_t magic = kPacketMagic;
@@ -175,7 +175,7 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
     throw InvalidArgument(
         fmt::format("a packet of {} bytes is more than this flow takes ({})", bytes, limits.max_bytes));
   }
-  if (packet.is_weighted) fixed.flags |= kIsWeighted;
+  if (packet.loss_has_weights) fixed.flags |= kLossHasWeights;
   if (with_checksum) {
     fixed.flags |= kHasChecksum;
     fixed.checksum = checksum_of(sent.payload);
@@ -201,7 +201,7 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
   if ((fixed.flags & kHasChecksum) != 0) received.checksum = fixed.checksum;
   received.packet.step = fixed.step;
   received.packet.micro_batch = fixed.micro_batch;
-  received.packet.is_weighted = (fixed.flags & kIsWeighted) != 0;
+  received.packet.loss_has_weights = (fixed.flags & kLossHasWeights) != 0;
   for (std::size_t index = 0; index < fixed.num_tensors; ++index) {
     at::Tensor tensor;
     if (parts[index].is_defined != 0) tensor = make_tensor(parts[index]);
@@ -229,4 +229,4 @@ std::uint64_t checksum_of(const Tensors& payload) {
   return first;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

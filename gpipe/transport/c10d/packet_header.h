@@ -12,7 +12,7 @@
 
 #include "gpipe/transport/packet.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What both ends of a flow agree on beforehand.
 struct FlowLimits {
@@ -49,4 +49,4 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
 // The first 8 bytes of the SHA-256 sum of all tensors, in order.
 std::uint64_t checksum_of(const Tensors& payload);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Thread-safe.
 class PartEnd {
@@ -63,4 +63,4 @@ class PartEnd {
   int next_listener_ = 0;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

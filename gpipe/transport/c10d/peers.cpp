@@ -9,7 +9,7 @@
 #include "gpipe/launch/restart.h"
 #include "gpipe/os/blocked_signal.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 Peers::Peers(World world) : world_(std::move(world)) {
   if (world_.size == 1) return;
@@ -56,7 +56,7 @@ void Peers::compare(const Fingerprint& fingerprint) {
   check();
   if (world_.size == 1) return;
   std::vector<Fingerprint> of_rank;
-  for (const detail::WireRecord& record : meeting_->gather("fingerprint", to_record(fingerprint))) {
+  for (const WireRecord& record : meeting_->gather("fingerprint", to_record(fingerprint))) {
     of_rank.push_back(read_fingerprint(record));
   }
   compare_fingerprints(of_rank);
@@ -107,4 +107,4 @@ void Peers::check() const {
   end_.check();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

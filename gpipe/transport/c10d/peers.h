@@ -19,7 +19,7 @@
 #include "gpipe/transport/c10d/proven_device.h"
 #include "gpipe/transport/fingerprint.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Whom a flow connects. Replicas need not have the same number of flows inside, so that they are counted apart.
 enum class FlowScope { kReplica, kWorld };
@@ -94,4 +94,4 @@ class Peers {
   std::map<FlowScope, int> num_flows_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -10,7 +10,7 @@
 #include "gpipe/transport/c10d/gloo_pair.h"
 #include "gpipe/transport/c10d/rank_listener.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 namespace tcp = gloo::transport::tcp;
@@ -140,4 +140,4 @@ void ProvenDevice::close() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -18,7 +18,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct DeviceTerms {
   std::string address;  // numeric; to bind to
@@ -52,4 +52,4 @@ class ProvenDevice : public gloo::transport::tcp::Device {
   std::vector<std::weak_ptr<gloo::transport::Context>> contexts_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include <cerrno>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // All of a short message, into a connection that has sent nothing else of note: there is room, or the other side is
@@ -142,4 +142,4 @@ RankListener::Outcome RankListener::answer_proof(Candidate& candidate) {
   return Outcome::kProven;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

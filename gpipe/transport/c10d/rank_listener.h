@@ -13,7 +13,7 @@
 #include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/handshake.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Who may come in.
 struct ListenerTerms {
@@ -72,4 +72,4 @@ class RankListener {
   std::string last_refusal_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include "gpipe/interpret/channel.h"
 #include "gpipe/os/blocked_signal.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // The thread of an idle flow waits for the next step, however long that takes; only those who need something count
@@ -293,4 +293,4 @@ void FlowReceiver::run() {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -17,7 +17,7 @@
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/packet.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Both ends give the same.
 struct RemoteFlowOptions {
@@ -127,4 +127,4 @@ class FlowReceiver : public FlowEnd {
   std::int64_t step_ = -1;  // of the last reset
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

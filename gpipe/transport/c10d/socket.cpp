@@ -15,7 +15,7 @@
 #include "gpipe/error.h"
 #include "gpipe/launch/world.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr int kBacklog = 128;
@@ -137,4 +137,4 @@ bool write_all(int socket, const void* bytes, std::size_t size, Deadline deadlin
   });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

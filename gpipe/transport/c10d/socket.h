@@ -12,7 +12,7 @@
 
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 using Deadline = std::chrono::steady_clock::time_point;
 
@@ -54,4 +54,4 @@ SocketName name_of(const sockaddr* address, socklen_t size);
 bool read_all(int socket, void* bytes, std::size_t size, Deadline deadline);
 bool write_all(int socket, const void* bytes, std::size_t size, Deadline deadline);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

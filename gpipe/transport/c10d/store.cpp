@@ -14,7 +14,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 bool is_within_limits(const StoreRequest& request) {
@@ -207,4 +207,4 @@ void ProvenStore::hurry(std::chrono::milliseconds longest) {
   longest_ = std::min(longest_, longest);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -14,7 +14,7 @@
 #include "gpipe/os/file_descriptor.h"
 #include "gpipe/transport/c10d/rank_listener.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What is said over a connection to the store, after the handshake: one request, which its key and its value follow,
 // and one reply, which the value that was asked for follows.
@@ -119,4 +119,4 @@ class ProvenStore : public c10d::Store {
   const std::string master_host_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -1,8 +1,10 @@
-#include "gpipe/interpret/action_error.h"
+#include "gpipe/interpret/throw_action_error.h"
 
 #include <fmt/format.h>
 
-namespace gpipe {
+#include <exception>
+
+namespace gpipe::detail {
 namespace {
 
 std::string message_of(const std::exception_ptr& error) {
@@ -27,4 +29,4 @@ void throw_action_error(int worker, const Action& action, const std::string& whe
                     worker, action, cause);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

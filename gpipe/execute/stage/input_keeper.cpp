@@ -1,13 +1,13 @@
-#include "gpipe/execute/stage/kept_inputs.h"
+#include "gpipe/execute/stage/input_keeper.h"
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 
 #include "gpipe/error.h"
 #include "gpipe/model/boundary.h"
-#include "gpipe/model/skip.h"
+#include "gpipe/model/skip_store.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 std::vector<std::int64_t> versions_of(const Tensors& tensors) {
   std::vector<std::int64_t> versions;
@@ -78,4 +78,4 @@ void InputKeeper::check_unchanged(const Tensors& inputs, const std::vector<std::
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 
 #include "gpipe/model/micro_batch.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // How often each was changed in place; 0 for undefined ones.
 std::vector<std::int64_t> versions_of(const Tensors& tensors);
@@ -52,4 +52,4 @@ class InputKeeper {
   std::vector<bool> overwritten_;  // by the layers, at least once
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail
