@@ -9,6 +9,7 @@
 #include "cli/commands.h"
 #include "cli/files.h"
 #include "cli/schedule_options.h"
+#include "cli/schedule_search.h"
 #include "cli/terminal.h"
 #include "cli/wrap.h"
 #include "gpipe/report/gantt.h"
@@ -24,6 +25,7 @@ enum class Format { kText, kCsv, kGantt, kSvg };
 
 struct ScheduleCommand {
   ScheduleOptions schedule;
+  SearchOptions search;
   Format format = Format::kText;
   bool descending = false;
   bool list = false;
@@ -71,7 +73,19 @@ std::string to_format(const Schedule& schedule, const ScheduleCommand& command) 
   return to_gantt(timeline, options);
 }
 
-int run_schedule(const ScheduleCommand& command) {
+// By name, or searched.
+Schedule find_or_search(const ScheduleCommand& command, const CLI::App& app) {
+  if (command.schedule.name != kSearchedSchedule) {
+    refuse_if(command.search.any(app), fmt::format("'{}' is no search, and options of one are given", command.schedule.name),
+              "see 'gpipe schedule --help', under Search");
+    return make_schedule(command);
+  }
+  refuse_if(command.descending, "--descending is an order of 'gpipe' only", "leave --descending out");
+  check_usage(command.schedule, command.search, command.force);
+  return search_schedule(command.schedule, command.search, command.force);
+}
+
+int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
   if (command.list) {
     print(schedule_list(command.width.value_or(output_width())));
     return kDone;
@@ -79,7 +93,7 @@ int run_schedule(const ScheduleCommand& command) {
   refuse_if(command.width && command.format != Format::kGantt, "--width is about --format gantt",
             "add that, or leave --width out");
   if (!command.output.empty()) check_output_file(command.output, command.force);
-  const std::string text = to_format(make_schedule(command), command);
+  const std::string text = to_format(find_or_search(command, app), command);
   if (command.output.empty()) {
     print(text);
   } else {
@@ -105,12 +119,14 @@ void add_output_options(CLI::App& app, ScheduleCommand& command) {
 void add_schedule_command(CLI::App& app, Run& chosen) {
   const auto command = std::make_shared<ScheduleCommand>();
   CLI::App& sub = *app.add_subcommand("schedule");
-  sub.add_option("NAME", command->schedule.name, fmt::format("One of {}", schedule_names()));
+  sub.add_option("NAME", command->schedule.name, fmt::format("One of {}; or search, for one made for a model", schedule_names()));
   add_size_options(sub, command->schedule);
   OptionGroup{sub, "Size"}.add_flag("--descending", command->descending,
                                     "Backwards from the last micro-batch to the first, as in the paper (gpipe only; "
                                     "not canonical)");
   add_output_options(sub, *command);
+  add_search_options(sub, command->search);
+  add_link_options(sub, command->search.options.link);
   OptionGroup{sub, "Other"}.add_flag("--list", command->list, "List the schedules and what they are good for");
   set_help(sub, {"gpipe schedule NAME --stages K --micro-batches M [options]",
                  "Print a schedule: what each worker does, in order.",
@@ -120,8 +136,9 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
                  "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"
                  "  gpipe schedule gpipe --stages 4 --micro-batches 8 --format gantt\n"
                  "  gpipe schedule interleaved --stages 4 --chunks 2 --micro-batches 8\n"
-                 "  gpipe schedule zb-v --stages 4 --micro-batches 8 --format svg --output v.svg"});
-  sub.callback([&chosen, command] { chosen = [command] { return run_schedule(*command); }; });
+                 "  gpipe schedule zb-v --stages 4 --micro-batches 8 --format svg --output v.svg\n"
+                 "  gpipe schedule search --profile p.json --stages 4 --micro-batches 8 --plan p4.json"});
+  sub.callback([&chosen, &sub, command] { chosen = [command, &sub] { return run_schedule(*command, sub); }; });
 }
 
 }  // namespace gpipe::cli

@@ -20,5 +20,6 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/planner.h"
+#include "gpipe/simulate/schedule_search.h"
 #include "gpipe/simulate/simulate.h"
 #include "gpipe/version.h"

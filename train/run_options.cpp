@@ -10,6 +10,7 @@
 #include "cli/quantity.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/plan/plan.h"
 #include "gpipe/schedule/registry.h"
 #include "train/checkpoint_dir.h"
 #include "train/option_group.h"
@@ -22,7 +23,17 @@ using cli::parse_index;
 using cli::parse_number;
 using cli::parse_path;
 
-std::string parse_schedule(std::string_view word) { return find_schedule(std::string(word)).name; }
+std::string schedule_choices() {
+  std::string names;
+  for (const ScheduleInfo& info : schedule_registry()) {
+    if (info.generate(1, 1, info.default_chunks).has_backward()) names += fmt::format("{}, ", info.name);
+  }
+  return names + "or search: one made for this model";
+}
+
+std::string parse_schedule(std::string_view word) {
+  return word == kSearchedSchedule ? std::string(word) : find_schedule(std::string(word)).name;
+}
 
 std::string parse_optimizer(std::string_view word) {
   return optimizer_names()[cli::parse_choice(word, optimizer_names())];
@@ -43,7 +54,7 @@ void add_pipeline_options(CLI::App& command, RunOptions& options) {
             "Workers, one thread each, or one process each under a launcher; auto: as many as there are processes, "
             "or 2 threads [auto]");
   group.add_default("M", "--micro-batches", options.num_micro_batches, parse_micro_batches, "Slices of a mini-batch");
-  group.add_default("NAME", "--schedule", options.schedule, parse_schedule, "gpipe, 1f1b, interleaved or looped-bfs");
+  group.add_default("NAME", "--schedule", options.schedule, parse_schedule, schedule_choices());
   group.add("V", "--chunks", options.chunks, parse_count, "Stages a worker [the schedule's own]");
   group.add_default(
       "MODE", "--recompute", options.recompute, parse_recompute,

@@ -204,6 +204,16 @@ bool operator==(const Schedule& a, const Schedule& b) {
 
 bool operator!=(const Schedule& a, const Schedule& b) { return !(a == b); }
 
+Schedule first_micro_batches(Schedule schedule, int count) {
+  schedule.num_micro_batches = std::min(schedule.num_micro_batches, count);
+  for (std::vector<Action>& actions : schedule.workers) {
+    actions.erase(std::remove_if(actions.begin(), actions.end(),
+                                 [&](const Action& action) { return action.micro_batch >= count; }),
+                  actions.end());
+  }
+  return schedule;
+}
+
 Schedule schedule_from_actions(std::vector<std::vector<Action>> workers, std::string name) {
   Schedule schedule;
   schedule.name = std::move(name);

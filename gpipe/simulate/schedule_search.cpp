@@ -441,6 +441,48 @@ Point improve_best(std::vector<Point> points, LocalSearch& search, Work& work) {
   return std::move(points.front());
 }
 
+// An input gradient and the weight gradient right behind it.
+struct SplitBackward {
+  int stage = 0;
+  int micro_batch = 0;
+};
+
+std::vector<SplitBackward> needlessly_split(const Schedule& order) {
+  std::vector<SplitBackward> found;
+  for (const std::vector<Action>& actions : order.workers) {
+    for (std::size_t index = 1; index < actions.size(); ++index) {
+      const Action& before = actions[index - 1];
+      if (before.kind != ActionKind::kInputGrad) continue;
+      if (actions[index] != Action(ActionKind::kWeightGrad, before.stage, before.micro_batch)) continue;
+      found.push_back({before.stage, before.micro_batch});
+    }
+  }
+  return found;
+}
+
+void join(Schedule& order, const SplitBackward& backward) {
+  std::vector<Action>& actions = order.workers[order.worker_of_stage[backward.stage]];
+  const Action input_grad(ActionKind::kInputGrad, backward.stage, backward.micro_batch);
+  const auto found = std::find(actions.begin(), actions.end(), input_grad);
+  found->kind = ActionKind::kBackward;
+  actions.erase(found + 1);
+}
+
+// Joins as many of [begin, end) as the step does not get slower by, in one piece or in halves.
+void join_all(Point& point, const std::vector<SplitBackward>& all, std::size_t begin, std::size_t end, Judge& judge) {
+  if (begin == end) return;
+  Point trial = point;
+  for (std::size_t index = begin; index < end; ++index) join(trial.order, all[index]);
+  if (judge.judge(trial, point.seconds)) {
+    point = std::move(trial);
+    return;
+  }
+  if (end - begin == 1) return;
+  const std::size_t middle = begin + (end - begin) / 2;
+  join_all(point, all, begin, middle, judge);
+  join_all(point, all, middle, end, judge);
+}
+
 double backward_seconds(const CostTable& costs, int stage) {
   return std::min(costs.seconds({ActionKind::kBackward, stage, 0}),
                   costs.seconds({ActionKind::kInputGrad, stage, 0}) +
@@ -539,6 +581,8 @@ ScheduleSearch search_schedules(const Profile& measured, const PlanOptions& want
   std::vector<Point> points = list_all(places_to_list(named.points), judge, work.left() * kShareOfLists);
   points.insert(points.begin(), named.points.begin(), named.points.end());
   Point best = improve_best(std::move(points), local, work);
+  const std::vector<SplitBackward> split = needlessly_split(best.order);
+  join_all(best, split, 0, split.size(), judge);
 
   ScheduleSearch result;
   result.named = std::move(named.candidates);

@@ -36,7 +36,8 @@ struct ScheduleSearch {
 //   a stage begins or ends to recompute, if that is left to choose
 //   two workers that are not alike change places
 //   everything is listed anew, by another policy
-// Of every kind, a stage runs the micro-batches in ascending order, as all generators do. The result is proven.
+// At the end, input and weight gradients that stand together become one backward wherever that costs no time. Of every
+// kind, a stage runs the micro-batches in ascending order, as all generators do. The result is proven.
 //
 // The work is options.search_seconds, counted in simulated actions at a fixed rate: the result depends on nothing but
 // the arguments, and a slow or busy machine takes longer. `on_progress` is called now and then with the share of the

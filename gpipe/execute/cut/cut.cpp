@@ -7,6 +7,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/values/checked_options.h"
+#include "gpipe/plan/plan.h"
 #include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {
@@ -35,6 +37,10 @@ const std::vector<SkipProfile>& Cut::skips_in(bool training) const {
   return found != skips.end() ? found->second : none;
 }
 
+Schedule schedule_for(const PipelineOptions& options, const Cut& cut, int num_micro_batches) {
+  return cut.order ? first_micro_batches(*cut.order, num_micro_batches) : schedule_for(options, num_micro_batches);
+}
+
 // The skips by themselves: their names may have bytes that JSON cannot.
 WireRecord to_record(const Cut& cut) {
   std::vector<std::string> recompute;
@@ -48,6 +54,7 @@ WireRecord to_record(const Cut& cut) {
   record.add("recompute", std::move(recompute));
   record.add("rematerialization", std::move(rematerialization));
   if (!profile.layers.empty()) record.add("profile", to_json(profile));
+  if (cut.order) record.add("order", to_text(*cut.order));
   add_table(record, cut.profile.skips, kSkipColumns);
   return record;
 }
@@ -59,6 +66,10 @@ Cut read_cut(const WireRecord& record) {
   for (const std::string& text : reader.texts("recompute")) cut.recompute_by_stage.push_back(parse_recompute(text));
   for (const std::string& text : reader.texts("rematerialization")) {
     cut.rematerialization.push_back(parse_rematerialization(text));
+  }
+  if (reader.has("order")) {
+    cut.order = parse_text(reader.text("order"));
+    cut.order->name = kSearchedSchedule;
   }
   if (reader.has("profile")) cut.profile = parse_profile(reader.text("profile"));
   cut.profile.skips = read_table<SkipProfile>(reader, kSkipColumns);

@@ -2,11 +2,14 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
+#include "gpipe/execute/values/pipeline_options.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
 #include "gpipe/schedule/recompute.h"
+#include "gpipe/schedule/schedule.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
@@ -16,6 +19,7 @@ struct Cut {
   std::vector<int> layers_per_stage;                 // empty until it is given or chosen
   std::vector<Recompute> recompute_by_stage;         // empty: the same for all
   std::vector<Rematerialization> rematerialization;  // by stage; empty: none
+  std::optional<Schedule> order;                     // of a schedule that was searched, with its recomputes
   Profile profile;                                   // of the first batch; without layers if it was not profiled
   std::map<bool, std::vector<SkipProfile>> skips;    // by whether in training, as far as they are known
 
@@ -28,6 +32,9 @@ struct Cut {
   // Those that are known for training, or for evaluation.
   const std::vector<SkipProfile>& skips_in(bool training) const;
 };
+
+// For that many micro-batches: the one that was searched, or that of the options, without their recompute.
+Schedule schedule_for(const PipelineOptions& options, const Cut& cut, int num_micro_batches);
 
 // What a profile of the first batch has decided, for other ranks: everything but the workers, which they have from the
 // schedule, and `skips`, which come from the profile or from a trial of all ranks.

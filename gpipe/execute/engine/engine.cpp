@@ -234,16 +234,17 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   if (runs_first() && group_->world().replica() == 0) {
     // Over processes the loss is elsewhere, where the targets are.
     cut_.profile = measure_layers(*model_, options_, runner_->workers(), sample, is_alone ? loss : StageLoss());
-    choose_stages(cut_, *model_, options_);
+    choose_stages(cut_, *model_, options_, is_alone);
   }
   if (!is_alone) {
     // What one rank has measured holds for all.
     Cut chosen = read_cut(group_->gather(to_record(cut_)).front());
-    check_balance(chosen.layers_per_stage, model_->num_layers(), cut_.num_stages());
-    check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, cut_.num_stages());
-    chosen.worker_of_stage = std::move(cut_.worker_of_stage);
+    chosen.worker_of_stage = chosen.order ? chosen.order->worker_of_stage : std::move(cut_.worker_of_stage);
+    check_balance(chosen.layers_per_stage, model_->num_layers(), chosen.num_stages());
+    check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, chosen.num_stages());
     cut_ = std::move(chosen);
   }
+  if (cut_.order) cut_.worker_of_stage = cut_.order->worker_of_stage;
   make_split();
   copy_first_replica();
   cut_.skips[model_->is_training()] = cut_.profile.skips;

@@ -44,7 +44,10 @@ Profile profile_on_worker(const Model& model, const ProfileOptions& options, Wor
   return profile;
 }
 
-PlanOptions plan_options(const Model& model, const PipelineOptions& options) {
+// What a search may take of the time before the first step.
+constexpr double kSearchSeconds = 5;
+
+PlanOptions plan_options(const Model& model, const PipelineOptions& options, bool is_alone) {
   PlanOptions result;
   result.num_stages = options.num_stages();
   result.num_micro_batches = options.num_micro_batches();
@@ -55,6 +58,10 @@ PlanOptions plan_options(const Model& model, const PipelineOptions& options) {
   result.optimizer_slots = options.optimizer_slots();
   if (options.memory_limit_bytes() > 0) result.memory_limit_bytes = options.memory_limit_bytes();
   result.rematerialize = !share_a_parameter(model.layers());
+  result.search_seconds = kSearchSeconds;
+  result.search_seed = options.seed();
+  // Each rank has been given its inputs or its targets already.
+  result.search_keeps_ends = !is_alone;
   return result;
 }
 
@@ -87,7 +94,7 @@ Profile measure_layers(const Model& model, const PipelineOptions& options, Worke
   return profile_on_worker(model, wanted, workers, sample);
 }
 
-void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options) {
+void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options, bool is_alone) {
   if (options.custom_schedule()) {
     const Schedule schedule = schedule_for(options, options.num_micro_batches());
     for (const PartitionStage& stage : partition_for(cut.profile, schedule, {}).stages) {
@@ -95,7 +102,7 @@ void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options)
     }
     return;
   }
-  PlanOptions wanted = plan_options(model, options);
+  PlanOptions wanted = plan_options(model, options, is_alone);
   const bool leaves_recompute = wanted.recompute == Recompute::kAuto;
   Plan chosen;
   try {
@@ -106,6 +113,7 @@ void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options)
     chosen = plan(cut.profile, wanted);
   }
   cut.layers_per_stage = chosen.layers_per_stage;
+  if (is_searched(options)) cut.order = schedule_of(chosen);
   if (!leaves_recompute) return;
   cut.rematerialization = chosen.rematerialization;
   cut.recompute_by_stage = chosen.recompute_by_stage;

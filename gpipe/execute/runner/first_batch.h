@@ -17,7 +17,8 @@ Profile measure_layers(const Model& model, const PipelineOptions& options, Worke
                        const StageLoss& loss);
 
 // Fills in the layers of each stage and, if the options leave that open, what each stage drops, from the cut's profile.
-// Throws InfeasibleError if nothing fits the memory limit and everything is left open.
-void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options);
+// Throws InfeasibleError if nothing fits the memory limit and everything is left open. `is_alone`: in a world of one,
+// where a search may put the last stage anywhere.
+void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options, bool is_alone);
 
 }  // namespace gpipe::detail

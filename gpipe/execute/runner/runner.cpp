@@ -33,13 +33,14 @@ Runner::Runner(int num_workers, const PipelineOptions& options)
 
 Schedule Runner::make_schedule(const StepKind& kind, const Cut& cut) const {
   if (kind.mode == StepMode::kForwardOnly) {
-    return forwards_of(schedule_for(options_, options_.num_micro_batches()), kind.num_micro_batches);
+    return forwards_of(schedule_for(options_, cut, options_.num_micro_batches()), kind.num_micro_batches);
   }
-  Schedule schedule = schedule_for(options_, kind.num_micro_batches);
+  Schedule schedule = schedule_for(options_, cut, kind.num_micro_batches);
   if (!schedule.has_backward()) {
     throw InvalidArgument(fmt::format("{} has no backward; call forward without gradient instead", describe(schedule)));
   }
   if (kind.mode == StepMode::kApart) put_forwards_first(schedule);
+  if (cut.order && kind.is_training) return schedule;
   if (!cut.recompute_by_stage.empty() && kind.is_training) {
     return with_recompute(std::move(schedule), cut.recompute_by_stage);
   }

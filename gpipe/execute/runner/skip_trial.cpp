@@ -199,7 +199,7 @@ class TrialStage {
 std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const PipelineOptions& options, Workers& workers,
                                     const CallerState& caller, const MicroBatch& sample) {
   const std::vector<std::string> names = parts.model.layer_names();
-  const auto proven = prove(forwards_of(schedule_for(options, options.num_micro_batches()), 1), {});
+  const auto proven = prove(forwards_of(schedule_for(options, parts.cut, options.num_micro_batches()), 1), {});
   std::vector<std::unique_ptr<TrialStage>> stages;
   std::vector<TrialStage*> pointers;
   for (int stage = 0; stage < parts.cut.num_stages(); ++stage) {

@@ -10,10 +10,32 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/plan/plan.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"
 
 namespace gpipe::detail {
+
+namespace {
+
+void check_search(const PipelineOptions& options) {
+  if (!is_searched(options)) return;
+  const auto refuse_if = [](bool is_given, const char* what) {
+    if (!is_given) return;
+    throw InvalidArgument(
+        fmt::format("the schedule is searched, with the layers of each stage, and {} is given; leave one out", what));
+  };
+  refuse_if(!options.balance().empty(), "balance");
+  refuse_if(options.chunks_per_worker() != 0, "chunks_per_worker");
+  refuse_if(!options.recompute_by_stage().empty(), "recompute_by_stage");
+  refuse_if(!options.rematerialization().empty(), "rematerialization");
+}
+
+}  // namespace
+
+bool is_searched(const PipelineOptions& options) {
+  return !options.custom_schedule() && options.schedule() == kSearchedSchedule;
+}
 
 PipelineOptions checked(PipelineOptions options) {
   const auto check = [](const char* what, int value) {
@@ -39,11 +61,13 @@ PipelineOptions checked(PipelineOptions options) {
     throw InvalidArgument(fmt::format("num_stages is {}; the limit is {}", options.num_stages(), kMaxStages));
   }
   if (options.num_micro_batches() == 0) options.num_micro_batches(4 * options.num_stages());
+  check_search(options);
   check("num_micro_batches", options.num_micro_batches());
   return options;
 }
 
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches) {
+  if (is_searched(options)) return schedules::one_f_one_b(options.num_stages(), num_micro_batches);
   if (!options.custom_schedule()) {
     return gpipe::make_schedule(options.schedule(), options.num_stages(), num_micro_batches,
                                 options.chunks_per_worker());
@@ -53,13 +77,7 @@ Schedule schedule_for(const PipelineOptions& options, int num_micro_batches) {
     throw InvalidArgument(fmt::format("the schedule is for {} workers, but num_stages is {}", schedule.num_workers(),
                                       options.num_stages()));
   }
-  if (schedule.num_micro_batches != num_micro_batches) {
-    throw InvalidArgument(fmt::format(
-        "the schedule is for {} micro-batches, but the batch makes {}; drop or fill up such a batch, or use a "
-        "schedule by name, which is made for every number",
-        schedule.num_micro_batches, num_micro_batches));
-  }
-  return schedule;
+  return first_micro_batches(schedule, num_micro_batches);
 }
 
 void check_balance(const std::vector<int>& balance, int num_layers, int num_stages) {

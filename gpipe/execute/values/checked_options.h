@@ -13,8 +13,11 @@ namespace gpipe::detail {
 // With the defaults filled in. Throws InvalidArgument for what is wrong whatever the model.
 PipelineOptions checked(PipelineOptions options);
 
-// For that many micro-batches, without the recompute of the options. Throws InvalidArgument if a custom schedule is for
-// others.
+// Whether the first batch decides which schedule it is.
+bool is_searched(const PipelineOptions& options);
+
+// For that many micro-batches, without the recompute of the options; 1F1B in place of one that will be searched. Throws
+// InvalidArgument if a custom schedule is for other workers.
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
 // Throws InvalidArgument, with what is out of order, unless it is canonical or the options allow that it is not.
 void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate);

@@ -17,6 +17,11 @@ PipelineOptions::PipelineOptions(const Plan& plan) : num_stages_(0) {
   recompute_by_stage_ = plan.recompute_by_stage;
   balance_ = plan.layers_per_stage;
   rematerialization_ = plan.rematerialization;
+  if (!plan.order) return;
+  custom_schedule_ = plan.order;  // with its recomputes
+  chunks_per_worker_ = 0;
+  recompute_ = Recompute::kNever;
+  recompute_by_stage_.clear();
 }
 
 }  // namespace gpipe
