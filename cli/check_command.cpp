@@ -210,7 +210,9 @@ TieRoute parse_tie(std::string_view word) {
 ValidateOptions make_options(const CheckCommand& command, const Schedule& schedule) {
   ValidateOptions options;
   options.routes = command.routes;
-  options.memory_limit_bytes = command.memory_limit_bytes;
+  if (command.memory_limit_bytes) {
+    options.memory_limit_bytes.assign(schedule.num_workers(), *command.memory_limit_bytes);
+  }
   const StageBytes& bytes = command.bytes;
   if (bytes.static_bytes > 0 || bytes.activation_bytes > 0 || bytes.input_bytes > 0) {
     options.stages.assign(static_cast<std::size_t>(schedule.num_stages), bytes);

@@ -120,9 +120,14 @@ int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
 std::string describe_remedy(const InfeasibleError& error, const CLI::App& app) {
   const CLI::Option* const recompute = named_command(app).get_option_no_throw("--recompute");
   const bool may_recompute = recompute != nullptr && recompute->count() > 0 && recompute->results().back() == "auto";
-  return fmt::format("try {}a larger --memory-limit{}",
+  const CLI::Option* const workers = named_command(app).get_option_no_throw("--workers");
+  const bool has_workers = workers != nullptr && workers->count() > 0;
+  return fmt::format("try {}{}{}",
                      error.smallest_num_stages() == 0 ? "" : fmt::format("--stages {}, ", error.smallest_num_stages()),
-                     may_recompute ? " or smaller micro-batches" : ", smaller micro-batches or --recompute auto");
+                     has_workers ? "more memory for its worker" : "a larger --memory-limit",
+                     may_recompute ? " or smaller micro-batches"
+                                   : fmt::format(", smaller micro-batches or --recompute {}",
+                                                 named_command(app).get_name() == "simulate" ? "always" : "auto"));
 }
 
 int rethrow(const CLI::App& app) {

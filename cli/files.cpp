@@ -114,6 +114,18 @@ Profile read_profile(const std::string& path) {
   return parse_file(path, parse_profile, "a profile is JSON with the costs of each layer, as gpipe profile writes it");
 }
 
+std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers) {
+  std::vector<WorkerCosts> workers =
+      parse_file(path, parse_workers,
+                 "a file of workers is JSON such as {\"workers\": [{\"speed\": 1, \"memory\": \"16GiB\"}, ...]}");
+  if (static_cast<int>(workers.size()) != num_workers) {
+    throw UsageError(
+        fmt::format("{} has {} workers, and the pipeline has {}", input_name(path), workers.size(), num_workers),
+        "describe each worker of the pipeline, from the first to the last");
+  }
+  return workers;
+}
+
 void throw_unwritable(const std::string& path, int error) {
   const std::string what = fmt::format("cannot write '{}': {}", path, std::strerror(error));
   if (is_out_of_room(error)) throw OutputError(what, remedy_for(error));

@@ -6,8 +6,10 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/worker_costs.h"
 #include "gpipe/schedule/schedule.h"
 
 namespace gpipe::cli {
@@ -24,9 +26,11 @@ void require_input(const std::string& path);
 bool is_there(const std::string& path);
 bool is_folder(const std::string& path);
 
-// Both throw UsageError, naming the file and the place, for what cannot be read or parsed.
+// All throw UsageError, naming the file and the place, for what cannot be read or parsed.
 Schedule read_schedule(const std::string& path);
 Profile read_profile(const std::string& path);
+// Also if it is for another number of workers.
+std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers);
 
 // How messages call it: the path, or "standard input".
 std::string input_name(const std::string& path);

@@ -169,6 +169,7 @@ struct PlanCommand {
   ScheduleOptions schedule;
   PlanOptions options;  // what is not in `schedule`
   std::vector<double> speeds;
+  std::string workers;
   std::string out;
   bool no_rematerialize = false;
   bool explain = false;
@@ -194,6 +195,10 @@ void check_usage(const PlanCommand& command) {
             "--no-rematerialize is about --recompute auto", "add that, or leave --no-rematerialize out");
   refuse_if(command.force && command.out.empty(), "--force is about --out, and there is none",
             "add --out FILE, or leave --force out");
+  refuse_if(!command.speeds.empty() && !command.workers.empty(), "--workers already says how fast the workers are",
+            "leave --worker-speed out");
+  refuse_if(command.profile == "-" && command.workers == "-", "--profile and --workers both read standard input",
+            "name a file for one of them");
   const auto num_speeds = static_cast<std::int64_t>(command.speeds.size());
   refuse_if(num_speeds > 0 && num_speeds != *command.schedule.num_workers,
             fmt::format("--worker-speed has {} for {}", count_of(num_speeds, "number"),
@@ -212,7 +217,8 @@ int run_plan(PlanCommand command) {
   options.chunks = command.schedule.chunks.value_or(0);
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
   options.rematerialize = !command.no_rematerialize;
-  options.workers = workers_of_speed(command.speeds);
+  options.workers =
+      command.workers.empty() ? workers_of_speed(command.speeds) : read_workers(command.workers, options.num_stages);
   const PlanSearch search = search_plans(profile, options);
   const Forecast step = forecast(long_schedule_of(search.best), search.best.costs);
   if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);
@@ -243,6 +249,7 @@ void add_planning_options(CLI::App& app, PlanCommand& command) {
                "[makespan]");
   planning.add("X,X,...", "--worker-speed", command.speeds, parse_speeds,
                "Speed of each worker, 1 as profiled, such as 1,1,0.5 [1 each]");
+  add_workers_option(app, "Planning", command.workers);
   planning.add("N", "--optimizer-slots", options.optimizer_slots, parse_index,
                "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]");
 }
@@ -279,6 +286,7 @@ void add_plan_command(CLI::App& app, Run& chosen) {
             "  gpipe plan --profile model.json --stages 4 --micro-batches 32\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --recompute always\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB\n"
+            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --workers w.json\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --schedule auto"});
   sub.callback([&chosen, command] { chosen = [command] { return run_plan(*command); }; });
 }

@@ -132,6 +132,11 @@ void add_link_options(CLI::App& command, LinkCosts& link) {
                "Bytes a second between two workers, such as 10GB [unbounded]");
 }
 
+void add_workers_option(CLI::App& command, const char* group, std::string& path) {
+  OptionGroup{command, group}.add("FILE", "--workers", path, parse_path,
+                                  "Speed, memory and link to the next of each worker, as JSON [all alike]");
+}
+
 StageCosts worker_share(const CostOptions& options) {
   StageCosts costs;
   costs.forward_seconds = options.forward_seconds.value_or(costs.forward_seconds);

@@ -58,6 +58,9 @@ void add_cost_options(CLI::App& command, CostOptions& options);
 // --link-latency and --link-bandwidth.
 void add_link_options(CLI::App& command, LinkCosts& link);
 
+// --workers, the path of a file for read_workers.
+void add_workers_option(CLI::App& command, const char* group, std::string& path);
+
 // What is not given follows from B = I + W: from B alone, I and W are a half each; from one of I and W alone, the other
 // is 1; from B and one of them, the other is the rest. All three given are taken as they are. R costs what F costs.
 // Throws UsageError if the rest is negative.

@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/command_line.h"
@@ -178,6 +179,7 @@ struct SimulateCommand {
   std::string profile;
   std::vector<int> balance;
   LinkCosts link;
+  std::string workers;
   Capacity capacity;
   bool json = false;
   std::string trace;
@@ -209,8 +211,14 @@ void check_usage(const SimulateCommand& command) {
             "leave out --forward, --backward and the other costs, or leave out --profile");
   refuse_if(command.profile.empty() && !command.balance.empty(), "--balance splits the layers of a profile",
             "add --profile FILE, or leave --balance out");
-  refuse_if(command.file == "-" && command.profile == "-", "--file and --profile both read standard input",
-            "name a file for one of them");
+  const auto refuse_both = [](const char* option, const std::string& path, const char* other,
+                              const std::string& other_path) {
+    refuse_if(path == "-" && other_path == "-", fmt::format("{} and {} both read standard input", option, other),
+              "name a file for one of them");
+  };
+  refuse_both("--file", command.file, "--profile", command.profile);
+  refuse_both("--file", command.file, "--workers", command.workers);
+  refuse_both("--profile", command.profile, "--workers", command.workers);
   refuse_if(!command.trace.empty() && is_same_file(command.trace, command.svg),
             fmt::format("--trace and --svg both name '{}'", command.svg), "name two files");
   for (const std::string& output : {command.trace, command.svg}) {
@@ -231,7 +239,8 @@ Schedule load_schedule(const SimulateCommand& command) {
 }
 
 // The layers of the profile on the stages of the schedule, as `gpipe plan` would put them.
-std::vector<int> split_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile) {
+std::vector<int> split_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile,
+                              const std::vector<WorkerCosts>& workers) {
   if (!command.balance.empty()) {
     const int num_stages = static_cast<int>(command.balance.size());
     refuse_if(num_stages != schedule.num_stages,
@@ -242,6 +251,7 @@ std::vector<int> split_layers(const SimulateCommand& command, const Schedule& sc
   }
   PartitionOptions options;
   options.link = command.link;
+  options.workers = workers_by_stage(workers, command.link, schedule.worker_of_stage);
   std::vector<int> layers_per_stage;
   for (const PartitionStage& stage : partition_for(profile, schedule, options).stages) {
     layers_per_stage.push_back(stage.num_layers);
@@ -250,13 +260,19 @@ std::vector<int> split_layers(const SimulateCommand& command, const Schedule& sc
 }
 
 Costs make_costs(const SimulateCommand& command, const Schedule& schedule) {
+  std::vector<WorkerCosts> workers;
+  if (!command.workers.empty()) workers = read_workers(command.workers, schedule.num_workers());
+  Costs costs;
   if (command.profile.empty()) {
-    Costs costs = uniform_costs(schedule, worker_share(command.costs));
+    costs = uniform_costs(schedule, worker_share(command.costs));
     costs.link = command.link;
-    return costs;
+  } else {
+    const Profile profile = read_profile(command.profile);
+    costs = stage_costs(profile, split_layers(command, schedule, profile, workers), command.link,
+                        PlanOptions().optimizer_slots);
   }
-  const Profile profile = read_profile(command.profile);
-  return stage_costs(profile, split_layers(command, schedule, profile), command.link, PlanOptions().optimizer_slots);
+  costs.workers = std::move(workers);
+  return costs;
 }
 
 std::vector<int> make_capacities(const Capacity& capacity, const Schedule& schedule, const Routes& routes) {
@@ -330,6 +346,7 @@ void add_simulate_command(CLI::App& app, Run& chosen) {
   messages.add("SIZE", "--output-bytes", command->costs.output_bytes, parse_bytes,
                "Size of one activation message between stages [0; a profile says it]");
   add_link_options(sub, command->link);
+  add_workers_option(sub, "Messages", command->workers);
   messages.add("N", "--capacity", command->capacity, parse_capacity,
                "Messages a flow holds before its sender waits: live (the least that cannot deadlock), free (no sender "
                "waits), unbounded or a number [unbounded]");
@@ -341,6 +358,7 @@ void add_simulate_command(CLI::App& app, Run& chosen) {
                  "  gpipe simulate 1f1b --stages 4 --micro-batches 8\n"
                  "  gpipe simulate zb-v --stages 4 --micro-batches 8 --link-latency 0.1 --json\n"
                  "  gpipe simulate 1f1b --stages 4 --micro-batches 32 --profile model.json\n"
+                 "  gpipe simulate 1f1b --stages 4 --micro-batches 32 --workers w.json\n"
                  "  gpipe simulate --file schedule.txt --trace trace.json --svg schedule.svg"});
   sub.callback([&chosen, command] { chosen = [command] { return run_simulate(*command); }; });
 }

@@ -177,15 +177,23 @@ std::vector<std::int64_t> check_memory(const Schedule& schedule, const ValidateO
                                       options.stages.size()));
   }
   std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, options.stages);
-  if (!options.memory_limit_bytes) return peaks;
-  const auto fullest = std::max_element(peaks.begin(), peaks.end());
-  if (*fullest > *options.memory_limit_bytes) {
+  const std::vector<std::int64_t>& limits = options.memory_limit_bytes;
+  if (limits.empty()) return peaks;
+  if (limits.size() != peaks.size()) {
+    throw InvalidArgument(
+        fmt::format("the schedule has {} workers, but memory limits are given for {}", peaks.size(), limits.size()));
+  }
+  const auto excess = [&](std::size_t worker) { return peaks[worker] - limits[worker]; };
+  std::size_t fullest = 0;
+  for (std::size_t worker = 1; worker < peaks.size(); ++worker) {
+    if (excess(worker) > excess(fullest)) fullest = worker;
+  }
+  if (excess(fullest) > 0) {
     throw ScheduleError(
         Rule::kMemory,
-        fmt::format("{}: worker {} holds {} bytes at its peak, {} more than the limit of {}; more stages, "
+        fmt::format("{}: worker {} holds {} bytes at its peak, {} more than its limit of {}; more stages, "
                     "smaller micro-batches or recompute would help",
-                    name(Rule::kMemory), fullest - peaks.begin(), *fullest, *fullest - *options.memory_limit_bytes,
-                    *options.memory_limit_bytes),
+                    name(Rule::kMemory), fullest, peaks[fullest], excess(fullest), limits[fullest]),
         {});
   }
   return peaks;

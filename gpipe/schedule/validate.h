@@ -39,10 +39,10 @@ class ScheduleError : public Error {
 };
 
 struct ValidateOptions {
-  Routes routes;                                   // skips and ties of the model
-  std::vector<StageBytes> stages;                  // for the memory rule; empty = not checked
-  std::optional<std::int64_t> memory_limit_bytes;  // per worker
-  bool compute_capacities = true;                  // false: prove only, at unbounded capacities
+  Routes routes;                                 // skips and ties of the model
+  std::vector<StageBytes> stages;                // for the memory rule; empty = not checked
+  std::vector<std::int64_t> memory_limit_bytes;  // one per worker; empty = no limits
+  bool compute_capacities = true;                // false: prove only, at unbounded capacities
 };
 
 struct FlowCertificate {

@@ -31,9 +31,10 @@ struct Forecast {
 // the first of the phase, at the largest of "began + (m + 1) p" and, over all j up to m, "message j arrived + its share
 // of p + (m - j) p". If the arrivals are a convex sequence, so is that expression in j, and its largest value is at one
 // of its two ends; then the ends are the largest of two convex sequences, and convex again. The first arrivals are
-// convex, so all are. A link is a worker that does nothing but carry. So it is enough to know the first and the last
-// micro-batch of those between which nothing is written: nothing has to be played for the ones between, and the result
-// is exact.
+// convex, so all are. A link is a worker that does nothing but carry: a worker puts all its messages of a micro-batch
+// for one link at the same time, at the end of its F or of its B, so that they are one load. So it is enough to know
+// the first and the last micro-batch of those between which nothing is written: nothing has to be played for the ones
+// between, and the result is exact.
 //
 // Throws InvalidArgument as `simulate` does.
 Forecast forecast(const LongSchedule& schedule, const Costs& costs);

@@ -341,7 +341,7 @@ void add_rematerialized(const Profile& profile, const std::vector<PlanOptions>& 
                     all.size(), options.schedule,
                     options.chunks == 1 ? "" : fmt::format(" of {} chunks", options.chunks), options.num_micro_batches,
                     options.num_micro_batches == 1 ? "" : "es", nearest->recompute, error.what()),
-        error.missing_bytes(), error.smallest_num_stages());
+        error.missing_bytes(), error.smallest_num_stages(), error.stage());
   }
   throw Error("a plan that did not fit now does; please report this");
 }

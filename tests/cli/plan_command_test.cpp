@@ -188,6 +188,46 @@ TEST_F(PlanCommand, GivesASlowWorkerLess) {
   EXPECT_THAT(run({"--worker-speed", "1,0"}).err, HasSubstr("--worker-speed: '0' is not a number above 0"));
 }
 
+TEST_F(PlanCommand, TakesWorkersThatDifferFromAFile) {
+  const std::string slow = folder_.write("slow.json", R"({"workers": [{"speed": 0.1}, {}]})");
+  EXPECT_EQ(run_json({"--workers", slow})["layers_per_stage"], json({1, 3}));
+  // A layer has 4 MiB of weights and 4 of activations: the second worker has no room for a second one.
+  const std::string small =
+      folder_.write("small.json", R"({"workers": [{"speed": 0.1, "memory": "1GiB"}, {"memory": "12MiB"}]})");
+  EXPECT_EQ(run_json({"--workers", small})["layers_per_stage"], json({3, 1}));
+  const std::string link =
+      folder_.write("link.json", R"({"workers": [{"link": {"latency": 1000, "bandwidth": "1GB"}}, {}]})");
+  EXPECT_GT(run_json({"--workers", link})["simulated_makespan"], 2000);
+  const std::string plan = folder_.path("plan.json");
+  ASSERT_EQ(run({"--workers", small, "--out", plan}).exit_code, 0);
+  EXPECT_EQ(parse_plan(folder_.read("plan.json")).costs.workers[1].memory_limit_bytes, 12 << 20);
+}
+
+TEST_F(PlanCommand, NamesTheWorkerWhoseMemoryIsShort) {
+  const std::string small = folder_.write("small.json", R"({"workers": [{}, {"memory": "1MiB"}]})");
+  const Outcome outcome = run({"--workers", small});
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("on stage 1, whose limit is 1 MiB"), HasSubstr("is on worker 1"),
+                                 HasSubstr("try more memory for its worker, smaller micro-batches")));
+}
+
+TEST_F(PlanCommand, RefusesWorkersThatAreNone) {
+  const auto refusal = [&](const std::string& text) {
+    const Outcome outcome = run({"--workers", folder_.write("workers.json", text)});
+    EXPECT_EQ(outcome.exit_code, 2);
+    return outcome.err;
+  };
+  EXPECT_THAT(refusal("{}"), AllOf(HasSubstr("workers.json': line 1, column 2: \"workers\" is missing"),
+                                   HasSubstr("a file of workers is JSON such as")));
+  EXPECT_THAT(refusal(R"({"workers": [{"speed": -1}, {}]})"), HasSubstr("worker 0: \"speed\" is -1"));
+  EXPECT_THAT(refusal(R"({"workers": [{}, {}, {}]})"), HasSubstr("has 3 workers, and the pipeline has 2"));
+  EXPECT_THAT(run({"--workers", "none.json"}).err, HasSubstr("cannot read 'none.json'"));
+  const std::string two = folder_.write("two.json", R"({"workers": [{}, {}]})");
+  EXPECT_THAT(run({"--workers", two, "--worker-speed", "1,1"}).err, HasSubstr("leave --worker-speed out"));
+  EXPECT_THAT(run_gpipe({"plan", "--profile", "-", "--workers", "-", "--stages", "2", "--micro-batches", "4"}).err,
+              HasSubstr("both read standard input"));
+}
+
 TEST_F(PlanCommand, TakesAnObjective) {
   EXPECT_EQ(run_json({"--objective", "slowest-stage"})["layers_per_stage"], json({3, 1}));
   EXPECT_THAT(run({"--objective", "makespam"}).err, HasSubstr("did you mean 'makespan'?"));

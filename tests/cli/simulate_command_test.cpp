@@ -124,6 +124,27 @@ TEST(SimulateCommand, MessagesTakeLatencyAndBandwidth) {
               HasSubstr("--link-bandwidth: '0' is not above 0"));
 }
 
+TEST(SimulateCommand, TakesWorkersThatDifferFromAFile) {
+  const TemporaryFolder folder;
+  const std::string workers = folder.write(
+      "workers.json", R"({"workers": [{}, {"speed": 0.5, "link": {"latency": 7}}, {"link": {"latency": 5}}, {}]})");
+  const json result = simulate_json("forward", {"--workers", workers});
+  EXPECT_DOUBLE_EQ(result["workers"][1]["busy"], 16);
+  EXPECT_DOUBLE_EQ(result["makespan"], 1 + 16 + 7 + 1 + 5 + 1);
+  // The slow worker gets one of five layers.
+  json profile = json::parse(make_profile());
+  profile["layers"].push_back(profile["layers"][0]);
+  const std::string layers = folder.write("profile.json", profile.dump());
+  EXPECT_DOUBLE_EQ(simulate_json("1f1b", {"--workers", workers, "--profile", layers})["workers"][1]["busy"], 8 * 6);
+  const std::string small = folder.write("small.json", R"({"workers": [{}, {}, {"memory": 1}, {}]})");
+  const Outcome outcome = run_gpipe(simulate("1f1b", {"--workers", small, "--profile", layers}));
+  EXPECT_EQ(outcome.exit_code, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("on stage 2, whose limit is 1 bytes"));
+  EXPECT_THAT(outcome.err, HasSubstr("or --recompute always"));
+  EXPECT_THAT(run_gpipe({"simulate", "1f1b", "--stages", "2", "--micro-batches", "2", "--workers", small}).err,
+              HasSubstr("has 4 workers, and the pipeline has 2"));
+}
+
 TEST(SimulateCommand, CapacitiesMakeSendersWait) {
   const double unbounded = simulate_json("1f1b")["makespan"];
   EXPECT_DOUBLE_EQ(simulate_json("1f1b", {"--capacity", "free"})["makespan"], unbounded);

@@ -6,12 +6,14 @@
 #include <cstdlib>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "gpipe/checkpoint_files/manifest.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/plan_json.h"
 #include "gpipe/plan/profile.h"
+#include "gpipe/plan/worker_costs.h"
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/text/wire_fields.h"
@@ -57,6 +59,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   tolerate_errors([&] {
     const std::string json = gpipe::to_json(gpipe::parse_plan(text));
     require(gpipe::to_json(gpipe::parse_plan(json)) == json);
+  });
+  tolerate_errors([&] {
+    const std::vector<gpipe::WorkerCosts> workers = gpipe::parse_workers(text);
+    require(gpipe::parse_workers(gpipe::to_json(workers)) == workers);
   });
   tolerate_errors([&] {
     const std::string file = text.size() < 8 || text[7] != '{' ? std::string(text) : as_safetensors(text.substr(7));

@@ -125,7 +125,7 @@ TEST(Liveness, PeakBytesDoNotOverflow) {
   EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(1, 8), bytes), (std::vector<std::int64_t>{kMax}));
   ValidateOptions options;
   options.stages = bytes;
-  options.memory_limit_bytes = 1000;
+  options.memory_limit_bytes = {1000};
   EXPECT_THROW(validate(schedules::gpipe(1, 8), options), ScheduleError);
 }
 

@@ -161,14 +161,26 @@ TEST(Validate, AcceptsForwardOnly) {
 TEST(Validate, HoldsThePeakOfEveryWorkerAgainstTheLimit) {
   ValidateOptions options;
   options.stages.assign(4, StageBytes{1000, 100, 10});
-  options.memory_limit_bytes = 1410;
+  options.memory_limit_bytes.assign(4, 1410);
   EXPECT_EQ(validate(schedules::one_f_one_b(4, 8), options).peak_bytes,
             (std::vector<std::int64_t>{1410, 1310, 1210, 1110}));
-  options.memory_limit_bytes = 1409;
+  options.memory_limit_bytes.assign(4, 1409);
   const ScheduleError error = refusal(to_text(schedules::one_f_one_b(4, 8)), options);
   EXPECT_EQ(error.rule(), Rule::kMemory);
-  EXPECT_THAT(error.what(), HasSubstr("worker 0 holds 1410 bytes at its peak, 1 more than the limit of 1409"));
+  EXPECT_THAT(error.what(), HasSubstr("worker 0 holds 1410 bytes at its peak, 1 more than its limit of 1409"));
   EXPECT_NO_THROW(validate(with_recompute(schedules::one_f_one_b(4, 8), Recompute::kAlways), options));
+}
+
+TEST(Validate, HoldsThePeakOfEachWorkerAgainstItsOwnLimit) {
+  ValidateOptions options;
+  options.stages.assign(4, StageBytes{1000, 100, 10});
+  options.memory_limit_bytes = {1410, 1310, 1210, 1110};
+  EXPECT_NO_THROW(validate(schedules::one_f_one_b(4, 8), options));
+  options.memory_limit_bytes = {1409, 1310, 1207, 1110};  // the third worker lacks most
+  EXPECT_THAT(refusal(to_text(schedules::one_f_one_b(4, 8)), options).what(),
+              HasSubstr("worker 2 holds 1210 bytes at its peak, 3 more than its limit of 1207"));
+  options.memory_limit_bytes = {2000, 2000};
+  EXPECT_THROW(validate(schedules::one_f_one_b(4, 8), options), InvalidArgument);
 }
 
 TEST(Validate, AnswersBytesForAnotherNumberOfStages) {

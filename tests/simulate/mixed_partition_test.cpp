@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <random>
 
@@ -20,10 +21,12 @@ double slowest_stage(const Profile& profile, const PlanOptions& options, const s
     const int end = begin + layers_per_stage[stage];
     double own = std::numeric_limits<double>::infinity();
     for (const Recompute mode : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
-      const PartitionOptions known = options_for_schedule(
+      PartitionOptions known = options_for_schedule(
           {}, with_recompute(make_schedule(options.schedule, options.num_stages, options.num_micro_batches), mode));
       const std::int64_t bytes = test::stage_bytes(profile, options.optimizer_slots, known.live[stage], begin, end);
-      if (bytes <= *options.memory_limit_bytes) own = test::stage_seconds(profile, known, stage, begin, end);
+      known.workers = options.workers;
+      known.memory_limit_bytes = options.memory_limit_bytes;
+      if (bytes <= test::limit_bytes(known, stage)) own = test::stage_seconds(profile, known, stage, begin, end);
     }
     slowest = std::max(slowest, own);
     begin = end;
@@ -50,6 +53,10 @@ TEST(MixedPartition, HasTheFastestSlowestStageOfAllPartitions) {
     options.num_micro_batches = 4;  // shares of recompute that add up without rounding
     options.schedule = between(0, 1) == 0 ? "1f1b" : "gpipe";
     options.memory_limit_bytes = between(30, 200);
+    if (between(0, 1) == 0) {
+      options.workers.resize(options.num_stages);
+      for (WorkerCosts& worker : options.workers) worker = {std::ldexp(1, between(-1, 1)), between(30, 200), {}};
+    }
     double expected = std::numeric_limits<double>::infinity();
     std::vector<int> sizes;
     test::for_each_partition(

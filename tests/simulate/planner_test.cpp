@@ -79,6 +79,15 @@ class RandomModel {
     if (between(0, 3) > 0) options.memory_limit_bytes = between(100, 900);
   }
 
+  void make_workers_differ() {
+    options.workers.resize(options.num_stages);
+    for (WorkerCosts& worker : options.workers) {
+      worker.speed = between(1, 4) * 0.5;
+      if (between(0, 2) > 0) worker.memory_limit_bytes = between(100, 900);
+      if (between(0, 2) > 0) worker.link_to_next = LinkCosts{between(0, 4) * 0.25, 4.0 * between(1, 8)};
+    }
+  }
+
   Profile profile;
   PlanOptions options;
 
@@ -87,29 +96,37 @@ class RandomModel {
   std::mt19937 random_;
 };
 
+bool fits(const PlanOptions& options, const std::vector<std::int64_t>& peak_bytes) {
+  for (std::size_t worker = 0; worker < peak_bytes.size(); ++worker) {
+    std::optional<std::int64_t> limit_bytes = options.memory_limit_bytes;
+    if (!options.workers.empty() && options.workers[worker].memory_limit_bytes) {
+      limit_bytes = options.workers[worker].memory_limit_bytes;
+    }
+    if (limit_bytes && peak_bytes[worker] > *limit_bytes) return false;
+  }
+  return true;
+}
+
 // The least simulated step of a schedule over all partitions and all modes of all stages; kNone if nothing fits.
 double least_step(const Profile& profile, const PlanOptions& options, const Schedule& base) {
   double least = kNone;
   std::vector<int> sizes;
-  test::for_each_partition(
-      static_cast<int>(profile.layers.size()), base.num_stages, sizes, [&](const std::vector<int>& layers) {
-        const Costs costs = stage_costs(profile, layers, options.link, options.optimizer_slots);
-        int num_vectors = 1;
-        for (int stage = 0; stage < base.num_stages; ++stage) num_vectors *= 3;
-        for (int vector = 0; vector < num_vectors; ++vector) {
-          std::vector<Recompute> modes;
-          for (int rest = vector; static_cast<int>(modes.size()) < base.num_stages; rest /= 3) {
-            modes.push_back(kModes[rest % 3]);
-          }
-          const Schedule schedule = with_recompute(base, modes);
-          const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule, stage_bytes(costs));
-          if (options.memory_limit_bytes &&
-              *std::max_element(peaks.begin(), peaks.end()) > *options.memory_limit_bytes) {
-            continue;
-          }
-          least = std::min(least, simulate(schedule, costs).makespan_seconds);
-        }
-      });
+  test::for_each_partition(static_cast<int>(profile.layers.size()), base.num_stages, sizes,
+                           [&](const std::vector<int>& layers) {
+                             Costs costs = stage_costs(profile, layers, options.link, options.optimizer_slots);
+                             costs.workers = options.workers;
+                             int num_vectors = 1;
+                             for (int stage = 0; stage < base.num_stages; ++stage) num_vectors *= 3;
+                             for (int vector = 0; vector < num_vectors; ++vector) {
+                               std::vector<Recompute> modes;
+                               for (int rest = vector; static_cast<int>(modes.size()) < base.num_stages; rest /= 3) {
+                                 modes.push_back(kModes[rest % 3]);
+                               }
+                               const Schedule schedule = with_recompute(base, modes);
+                               if (!fits(options, peak_bytes_by_worker(schedule, stage_bytes(costs)))) continue;
+                               least = std::min(least, simulate(schedule, costs).makespan_seconds);
+                             }
+                           });
   return least;
 }
 
@@ -166,6 +183,62 @@ TEST(Planner, EqualsBruteForceOverSchedulesToo) {
     }
   }
   EXPECT_GT(interleaved, 5);
+}
+
+TEST(Planner, EqualsBruteForceWithWorkersThatDiffer) {
+  int found = 0;
+  int mixed = 0;
+  for (unsigned seed = 0; seed < 150; ++seed) {
+    RandomModel model(seed);
+    model.make_workers_differ();
+    if (seed % 3 != 0) model.options.chunks = 1;
+    const double expected = least_step(model, seed % 3 == 0 ? 4 : 1);
+    try {
+      const Plan best = plan(model.profile, model.options);
+      EXPECT_NEAR(best.predicted_step_seconds, expected, 1e-9 * expected) << "seed " << seed;
+      EXPECT_TRUE(fits(model.options, best.predicted_peak_bytes)) << "seed " << seed;
+      EXPECT_EQ(best.costs.workers, model.options.workers);
+      ++found;
+      if (!best.recompute_by_stage.empty()) ++mixed;
+    } catch (const InfeasibleError& error) {
+      EXPECT_EQ(expected, kNone) << "seed " << seed << ": " << error.what();
+      EXPECT_GT(error.missing_bytes(), 0);
+    }
+  }
+  EXPECT_GT(found, 75);
+  EXPECT_LT(found, 150);
+  EXPECT_GT(mixed, 5);
+}
+
+TEST(Planner, RematerializesWhereTheMemoryOfOneWorkerIsShort) {
+  PlanOptions options = all_open(2, 0);
+  options.num_micro_batches = 4;
+  options.schedule = "1f1b";
+  options.rematerialize = true;
+  options.workers.resize(2);
+  options.workers[0].memory_limit_bytes = 700;  // two layers are held twice, with 80 bytes of weights: 480
+  options.workers[1].speed = 0.25;
+  const Plan best = plan(equal_layers(8), options);
+  EXPECT_LE(best.predicted_peak_bytes[0], 700);
+  ASSERT_EQ(best.rematerialization.size(), 2u);
+  EXPECT_FALSE(best.rematerialization[0].empty());
+  EXPECT_TRUE(best.rematerialization[1].empty());
+}
+
+TEST(Planner, NamesTheWorkerWhoseMemoryIsShort) {
+  PlanOptions options = all_open(2, 0);
+  options.num_micro_batches = 4;
+  options.schedule = "1f1b";
+  options.workers.resize(2);
+  options.workers[1].memory_limit_bytes = 100;  // a layer has 40 bytes of weights and 100 of activations
+  try {
+    plan(equal_layers(4), options);
+    FAIL() << "no layer fits the second worker";
+  } catch (const InfeasibleError& error) {
+    EXPECT_EQ(error.stage(), 1);
+    EXPECT_EQ(error.smallest_num_stages(), 0);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("on stage 1, whose limit is 100 bytes"), HasSubstr("on worker 1")));
+  }
 }
 
 TEST(Planner, WithNothingLeftToChooseThePartitionStillEqualsBruteForce) {
@@ -295,7 +368,9 @@ TEST(Planner, TheBestFitsIsProvenAndIsFirstOfItsCandidates) {
     ValidateOptions options;
     options.routes = best.costs.routes;
     options.stages = stage_bytes(best.costs);
-    options.memory_limit_bytes = model.options.memory_limit_bytes;
+    if (model.options.memory_limit_bytes) {
+      options.memory_limit_bytes.assign(best.num_workers(), *model.options.memory_limit_bytes);
+    }
     EXPECT_EQ(validate(schedule_of(best), options).peak_bytes, best.predicted_peak_bytes) << "seed " << seed;
     EXPECT_EQ(search.candidates.front().step_seconds, best.predicted_step_seconds);
     EXPECT_EQ(search.candidates.front().layers_per_stage, best.layers_per_stage);

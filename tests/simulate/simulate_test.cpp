@@ -273,6 +273,55 @@ TEST(Simulate, SkipsTravelStraightToTheirStage) {
   EXPECT_DOUBLE_EQ(simulate(schedule, costs).workers[2].spans[0].start_seconds, 11);
 }
 
+TEST(Simulate, MessagesFromOneWorkerToAnotherShareALink) {
+  const Schedule schedule = schedules::forward_only(2, 2);
+  Costs costs = uniform_costs(schedule);
+  costs.stages[0].output_bytes = 200;
+  costs.routes.skips = {{0, 1}};
+  costs.skip_bytes = {300};
+  costs.link.bytes_per_second = 100;
+  // Forwards end at 1 and 2; the link carries 1-3 activation 0, 3-6 skip 0, 6-8 activation 1, 8-11 skip 1.
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_DOUBLE_EQ(timeline.workers[1].spans[0].start_seconds, 6);
+  EXPECT_DOUBLE_EQ(timeline.workers[1].spans[1].start_seconds, 11);
+}
+
+TEST(Simulate, StagesOfOneWorkerShareItsLinks) {
+  // Four stages on two workers: stage 0 sends to 1, and stage 2 to 3, over the same link.
+  const Schedule schedule = schedules::looped_bfs(2, 2, 2);
+  Costs costs = uniform_costs(schedule, {2, 4});  // a forward takes 1
+  for (StageCosts& stage : costs.stages) stage.output_bytes = 400;
+  costs.stages[1].output_bytes = 0;
+  costs.link.bytes_per_second = 100;
+  // The link carries 1-5 and 5-9 for stage 1, which ends at 6 and 10; stage 2 ends at 7 and 11.
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_DOUBLE_EQ(timeline.workers[1].spans[2].start_seconds, 13);  // 7-9 the link is busy
+  EXPECT_DOUBLE_EQ(timeline.workers[1].spans[3].start_seconds, 17);
+}
+
+TEST(Simulate, MessagesDoNotWaitForThoseOfTheOtherDirection) {
+  const Schedule schedule = parse_text("F0 F1 B0 B1\nF0 B0 F1 B1\n");
+  Costs costs = uniform_costs(schedule);
+  for (StageCosts& stage : costs.stages) stage.output_bytes = 1000;
+  costs.link.bytes_per_second = 100;
+  // There: 1-11 and 11-21. Back: 14-24, while the second activation is under way, and 24-34.
+  const Timeline timeline = simulate(schedule, costs);
+  EXPECT_DOUBLE_EQ(timeline.workers[0].spans[2].start_seconds, 24);
+  EXPECT_DOUBLE_EQ(timeline.makespan_seconds, 36);
+}
+
+TEST(Simulate, MessagesCrossAllLinksBetweenTheirWorkers) {
+  const Schedule schedule = schedules::forward_only(3, 1);
+  Costs costs = uniform_costs(schedule);
+  costs.workers.resize(3);
+  costs.workers[0].link_to_next = LinkCosts{1, 100};
+  costs.workers[1].link_to_next = LinkCosts{10, 50};
+  EXPECT_DOUBLE_EQ(simulate(schedule, costs).workers[2].spans[0].start_seconds, 1 + 1 + 1 + 10);
+  costs.routes.skips = {{0, 2}};
+  costs.skip_bytes = {1000};
+  EXPECT_DOUBLE_EQ(simulate(schedule, costs).workers[2].spans[0].start_seconds, 1 + 20 + 11);
+}
+
 TEST(Simulate, RefusesCostsThatDoNotFit) {
   const Schedule schedule = schedules::gpipe(2, 2);
   EXPECT_THROW(simulate(schedule, Costs{}), InvalidArgument);
