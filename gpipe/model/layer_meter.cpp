@@ -9,7 +9,7 @@
 #include <optional>
 #include <utility>
 
-#include "gpipe/model/boundary.h"
+#include "gpipe/model/split_backward.h"
 
 namespace gpipe::detail {
 namespace {
@@ -115,16 +115,19 @@ double input_grad_seconds(const torch::autograd::edge_list& ends, const Tensors&
 
 }  // namespace
 
+void LayerMeter::reset_peak() const {
+  if (account != nullptr) account->reset_peak();
+}
+
+double LayerMeter::now() const { return clock ? clock() : thread_seconds(); }
+
 LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
                              const Tensors& parameters) const {
   const GradientsAside aside(parameters);
   const MemoryScope scope(account);
-  const auto live = [&] { return account != nullptr ? account->live_bytes() : 0; };
-  const auto peak = [&] { return account != nullptr ? account->peak_bytes() : 0; };
-  const std::function<double()> now = clock ? clock : &thread_seconds;
   LayerMeasure measure;
 
-  const std::int64_t before = live();
+  const std::int64_t before = live_bytes();
   const std::vector<bool> requires_grad = flags(inputs);
   Tensors entering = detached(inputs);
   for (at::Tensor& tensor : entering) {
@@ -135,11 +138,11 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   Watched watched_inputs(entering);
   const torch::autograd::edge_list input_edges = with_input_grad ? edges_of(entering) : torch::autograd::edge_list();
 
-  if (account != nullptr) account->reset_peak();
+  reset_peak();
   const double start = now();
   Tensors outputs = forward(std::move(entering));
   measure.seconds.forward = now() - start;
-  measure.bytes.forward_working = peak() - before;
+  measure.bytes.forward_working = peak_bytes() - before;
 
   if (at_backward) at_backward();
   {
@@ -157,21 +160,34 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
     watched_outputs.uses[index].same_input = static_cast<int>(same - watched_inputs.memory.begin());
   }
   for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
-  if (!input_edges.empty()) measure.seconds.input_grad = input_grad_seconds(input_edges, outputs, now);
+  if (!input_edges.empty()) {
+    measure.seconds.input_grad = input_grad_seconds(input_edges, outputs, [this] { return now(); });
+  }
   Tensors grads = ones_like(outputs);
-  Roots roots(outputs);
+  std::int64_t grad_bytes = bytes_of(grads);
+  LayerGraph graph{std::move(boundary), Roots(outputs)};
   outputs.clear();
+  ReadyBackward backward;
+  if (deferred_weights) {
+    reset_peak();
+    backward = detail::SplitBackward(*deferred_weights).run_inputs(graph, std::move(grads));
+    measure.bytes.input_grad_working = peak_bytes() - before;
+    graph.boundary->take_grads();
+    grad_bytes = 0;  // they are gone, or kept
+  } else {
+    backward = graph.roots.backward_from(std::move(grads));
+  }
   watched_inputs.note_what_is_kept();
   watched_outputs.note_what_is_kept();
   measure.bytes.inputs = watched_inputs.uses;
   measure.bytes.outputs = watched_outputs.uses;
-  measure.bytes.kept = live() - before - bytes_of(grads);
+  measure.bytes.kept = live_bytes() - before - grad_bytes;
 
-  if (account != nullptr) account->reset_peak();
+  reset_peak();
   const double middle = now();
-  roots.backward_from(std::move(grads)).run();
+  backward.run();
   measure.seconds.backward = now() - middle;
-  measure.bytes.backward_working = peak() - before;
+  measure.bytes.backward_working = peak_bytes() - before;
   return measure;
 }
 

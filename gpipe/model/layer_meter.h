@@ -4,8 +4,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <vector>
 
+#include "gpipe/model/deferred_weights.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/micro_batch.h"
 
@@ -20,16 +22,19 @@ struct LayerSeconds {
 // A tensor that goes into a layer or comes out of it.
 struct TensorUse {
   std::int64_t bytes = 0;
-  bool kept = false;    // for the backward, by the layer's graph
+  bool kept = false;    // for the backward, or its second part, by the layer's graph
   int same_input = -1;  // of an output: the input in whose memory it is; -1 if it has memory of its own
 };
 
 struct LayerBytes {
   std::vector<TensorUse> inputs;
   std::vector<TensorUse> outputs;
-  std::int64_t kept = 0;  // for the backward, the inputs and outputs that are kept included
-  // The most during forward and during backward, inputs and outputs included.
+  // For the backward; if that is split, for its weight gradient. The inputs and outputs that are kept are included.
+  std::int64_t kept = 0;
+  // The most during forward and during backward, inputs and outputs included. If the backward is split, that of its
+  // input gradient, and of its weight gradient for the backward.
   std::int64_t forward_working = 0;
+  std::int64_t input_grad_working = 0;
   std::int64_t backward_working = 0;
 };
 
@@ -49,6 +54,8 @@ struct LayerMeter {
   std::shared_ptr<MemoryAccount> account;
   // Whether a backward to the inputs alone is measured, before the whole one.
   bool with_input_grad = false;
+  // Runs the backward in two parts: see Note [Split backward]. Its seconds are not measured then.
+  std::optional<DeferredWeights> deferred_weights;
   // What seconds are read from; empty: the processor time of this thread.
   std::function<double()> clock;
   // Called between forward and backward.
@@ -58,6 +65,12 @@ struct LayerMeter {
   // first.
   LayerMeasure run(const MeteredForward& forward, const MoreRoots& more_roots, Tensors inputs,
                    const Tensors& parameters) const;
+
+ private:
+  std::int64_t live_bytes() const { return account != nullptr ? account->live_bytes() : 0; }
+  std::int64_t peak_bytes() const { return account != nullptr ? account->peak_bytes() : 0; }
+  void reset_peak() const;
+  double now() const;
 };
 
 }  // namespace gpipe::detail

@@ -48,8 +48,9 @@ bool is_on_meta(const MicroBatch& sample) {
 }
 
 enum class PassKind {
-  kBytes,    // forward and backward; warms up, too
-  kSeconds,  // the same, and a backward to the inputs alone
+  kBytes,          // forward and backward; warms up, too
+  kDeferredBytes,  // the same with a split backward
+  kSeconds,        // a whole backward again, and one to the inputs alone
 };
 
 struct PassResult {
@@ -82,7 +83,8 @@ class Pass {
   Pass(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options, PassKind kind,
        ProfilerPosition& position)
       : source_(source), sample_(sample), options_(options), position_(position), tracer_(source.names) {
-    if (kind == PassKind::kBytes && options.count_bytes) meter_.account = std::make_shared<MemoryAccount>("profile");
+    if (kind != PassKind::kSeconds && options.count_bytes) meter_.account = std::make_shared<MemoryAccount>("profile");
+    if (kind == PassKind::kDeferredBytes) meter_.deferred_weights = options.deferred_weights;
     meter_.with_input_grad = kind == PassKind::kSeconds;
     meter_.at_backward = [this] { position_.in_backward = true; };
     if (is_on_meta(sample)) {
@@ -151,48 +153,90 @@ class Pass {
   std::optional<FlopCounter> counter_;  // on Meta tensors
 };
 
+// What a layer keeps, without what other layers count.
+struct Share {
+  std::int64_t own = 0;
+  std::int64_t input = 0;     // kept, and counted with the layers before it
+  std::int64_t output = 0;    // kept, by it or by the next one
+  std::vector<bool> outputs;  // which of them
+};
+
 // Note [Who keeps a boundary tensor]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~~
 // The tensor between two layers is kept for the backward if either keeps it: ReLU keeps its output, Linear its input.
 // Run one by one, each tells for itself. The tensor is counted with the layer that made it, once. A layer that passes
-// its input on, as it is or as a view, has not made it: then it counts with the layer before.
-void share_out(const std::vector<LayerMeasure>& measures, std::vector<LayerProfile>& profiles) {
+// its input on, as it is or as a view, has not made it: then it counts with the layer before. The same goes for what is
+// kept from an input gradient to its weight gradient.
+std::vector<Share> share_out(const std::vector<LayerMeasure>& measures, const std::vector<LayerProfile>& profiles) {
+  std::vector<Share> shares(measures.size());
   std::vector<bool> next_keeps;
   for (std::size_t index = measures.size(); index-- > 0;) {
     const LayerBytes& bytes = measures[index].bytes;
-    LayerProfile& profile = profiles[index];
+    Share& share = shares[index];
     std::vector<bool> keeps_input;
-    std::int64_t activation = bytes.kept;
+    share.own = bytes.kept;
     for (const TensorUse& input : bytes.inputs) {
       keeps_input.push_back(input.kept);
-      if (input.kept) activation -= input.bytes;
+      if (input.kept) share.own -= input.bytes;
     }
-    std::int64_t kept_output = 0;
     for (std::size_t output = 0; output < bytes.outputs.size(); ++output) {
       const TensorUse& use = bytes.outputs[output];
-      const bool kept = use.kept || (output < next_keeps.size() && next_keeps[output]);
-      if (!kept) continue;
-      kept_output += use.bytes;
+      share.outputs.push_back(use.kept || (output < next_keeps.size() && next_keeps[output]));
+      if (!share.outputs.back()) continue;
+      share.output += use.bytes;
       if (use.same_input >= 0) {
         keeps_input[use.same_input] = true;
       } else if (!use.kept) {
-        activation += use.bytes;
+        share.own += use.bytes;
       }
     }
-    std::int64_t kept_input = 0;
     for (std::size_t input = 0; input < keeps_input.size(); ++input) {
-      if (keeps_input[input]) kept_input += bytes.inputs[input].bytes;
+      if (keeps_input[input]) share.input += bytes.inputs[input].bytes;
     }
-    profile.activation_bytes = std::max<std::int64_t>(activation, 0);
-    profile.kept_output_bytes = std::min(kept_output, profile.output_bytes);
-    profile.forward_working_bytes = std::max(bytes.forward_working - kept_input, profile.activation_bytes);
-    profile.backward_working_bytes = std::max(bytes.backward_working - kept_input, profile.activation_bytes);
+    share.own = std::max<std::int64_t>(share.own, 0);
     next_keeps = std::move(keeps_input);
   }
   std::int64_t kept_before = 0;  // the micro-batch itself counts nowhere
-  for (LayerProfile& profile : profiles) {
-    profile.kept_output_bytes = std::min(profile.kept_output_bytes, profile.activation_bytes + kept_before);
-    kept_before = profile.kept_output_bytes;
+  for (std::size_t index = 0; index < shares.size(); ++index) {
+    Share& share = shares[index];
+    share.output = std::min({share.output, profiles[index].output_bytes, share.own + kept_before});
+    kept_before = share.output;
+  }
+  return shares;
+}
+
+void set_kept_bytes(const std::vector<LayerMeasure>& measures, std::vector<LayerProfile>& profiles) {
+  const std::vector<Share> shares = share_out(measures, profiles);
+  for (std::size_t index = 0; index < profiles.size(); ++index) {
+    const LayerBytes& bytes = measures[index].bytes;
+    const Share& share = shares[index];
+    LayerProfile& profile = profiles[index];
+    profile.activation_bytes = share.own;
+    profile.kept_output_bytes = share.output;
+    profile.forward_working_bytes = std::max(bytes.forward_working - share.input, share.own);
+    profile.backward_working_bytes = std::max(bytes.backward_working - share.input, share.own);
+  }
+}
+
+// `kept` was measured with a whole backward, `deferred` with a split one.
+void set_deferred_bytes(const std::vector<LayerMeasure>& kept, const std::vector<LayerMeasure>& deferred,
+                        std::vector<LayerProfile>& profiles) {
+  const std::vector<Share> kept_shares = share_out(kept, profiles);
+  const std::vector<Share> shares = share_out(deferred, profiles);
+  for (std::size_t index = 0; index < profiles.size(); ++index) {
+    const LayerBytes& bytes = deferred[index].bytes;
+    const Share& share = shares[index];
+    LayerProfile& profile = profiles[index];
+    profile.deferred_bytes = share.own;
+    profile.deferred_output_bytes = share.output;
+    profile.weight_grad_working_bytes = std::max(bytes.backward_working - share.input, share.own);
+    // Outputs that only the next layer has deferred were not there when this one was run by itself.
+    std::int64_t input_grad_working = bytes.input_grad_working - kept_shares[index].input;
+    for (std::size_t output = 0; output < bytes.outputs.size(); ++output) {
+      const bool was_there = kept[index].bytes.outputs[output].kept || bytes.outputs[output].same_input >= 0;
+      if (share.outputs[output] && !was_there) input_grad_working += bytes.outputs[output].bytes;
+    }
+    profile.input_grad_working_bytes = std::max(input_grad_working, profile.activation_bytes);
   }
 }
 
@@ -208,6 +252,13 @@ void merge_loss(std::vector<LayerProfile>& layers) {
       std::max(*last.forward_working_bytes, last.activation_bytes + *loss.forward_working_bytes);
   last.backward_working_bytes =
       std::max(*last.backward_working_bytes, last.activation_bytes + *loss.backward_working_bytes);
+  if (last.deferred_bytes) {
+    last.input_grad_working_bytes =
+        std::max(*last.input_grad_working_bytes, last.activation_bytes + *loss.input_grad_working_bytes);
+    last.weight_grad_working_bytes =
+        std::max(*last.weight_grad_working_bytes, *last.deferred_bytes + *loss.weight_grad_working_bytes);
+    *last.deferred_bytes += *loss.deferred_bytes;
+  }
   last.activation_bytes += loss.activation_bytes;
 }
 
@@ -221,7 +272,11 @@ Profile detail::profile_layers(const LayerSource& source, const MicroBatch& samp
   PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();
   std::vector<LayerProfile> layers = std::move(bytes.layers);
   layers.resize(bytes.measures.size());
-  if (options.count_bytes) share_out(bytes.measures, layers);
+  if (options.count_bytes) {
+    set_kept_bytes(bytes.measures, layers);
+    const PassResult deferred = Pass(source, sample, options, PassKind::kDeferredBytes, position).run();
+    set_deferred_bytes(bytes.measures, deferred.measures, layers);
+  }
   for (LayerProfile& layer : layers) {
     if (!layer.forward_working_bytes) layer.forward_working_bytes = layer.activation_bytes;
     if (!layer.backward_working_bytes) layer.backward_working_bytes = layer.activation_bytes;

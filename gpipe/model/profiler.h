@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 
+#include "gpipe/model/deferred_weights.h"
 #include "gpipe/model/layer_chain.h"
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/plan/profile.h"
@@ -24,6 +25,8 @@ struct ProfileOptions {
   // Bytes of activations; replaces libtorch's CPU allocator by one that counts, see MemoryAccount. Without it
   // activation_bytes are 0.
   bool count_bytes = true;
+  // What an input gradient leaves to the weight gradient, for deferred_bytes; as in PipelineOptions.
+  DeferredWeights deferred_weights = DeferredWeights::kMatrices;
 };
 
 // Runs the layers one after the other on `sample`, the inputs of one micro-batch, each forward and backward, in this

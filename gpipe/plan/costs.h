@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gpipe/plan/worker_costs.h"
@@ -19,18 +20,19 @@ struct StageCosts {
   double recompute_seconds = 1;
   double update_seconds = 0;          // optimizer step, once a step
   std::int64_t static_bytes = 0;      // weights, their gradients, the optimizer's state, buffers
-  std::int64_t activation_bytes = 0;  // kept from F (or R) to the end of the backward
+  std::int64_t activation_bytes = 0;  // kept from F (or R) to the end of B or I
   std::int64_t input_bytes = 0;       // kept from F to R when the stage recomputes
   std::int64_t output_bytes = 0;      // of one activation message, and of its gradient
   std::int64_t kept_input_bytes = 0;  // of the input, kept with the activations
   // The most that is live, the input apart, during F or R, and during B.
   std::int64_t forward_working_bytes = 0;
   std::int64_t backward_working_bytes = 0;
+  std::optional<SplitBytes> split = std::nullopt;  // absent: W needs all that B does
 };
 
 inline StageBytes stage_bytes(const StageCosts& costs) {
-  return {costs.static_bytes,     costs.activation_bytes,      costs.input_bytes,
-          costs.kept_input_bytes, costs.forward_working_bytes, costs.backward_working_bytes};
+  return {costs.static_bytes,          costs.activation_bytes,       costs.input_bytes, costs.kept_input_bytes,
+          costs.forward_working_bytes, costs.backward_working_bytes, costs.split};
 }
 
 struct Costs {

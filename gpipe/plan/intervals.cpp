@@ -176,6 +176,44 @@ double IntervalSeconds::layer_seconds(int stage, const LayerProfile& layer) cons
   return (forwards + (options_.backward ? layer.backward_seconds : 0)) / speed_of(options_.workers, stage);
 }
 
+IntervalSplitBytes::IntervalSplitBytes(const Profile& profile, const std::vector<std::int64_t>& input)
+    : is_known_(has_deferred_bytes(profile.layers)) {
+  if (!is_known_) return;
+  std::vector<std::int64_t> input_grad;
+  std::vector<std::int64_t> rest_of_input_grad;
+  std::vector<std::int64_t> weight_grad;
+  for (const LayerProfile& layer : profile.layers) {
+    input_grad.push_back(activations_.back() + input_grad_working_bytes(layer));
+    weight_grad.push_back(deferred_.back() + weight_grad_working_bytes(layer));
+    activations_.push_back(activations_.back() + layer.activation_bytes);
+    deferred_.push_back(deferred_.back() + deferred_bytes(layer));
+    rest_of_input_grad.push_back(input_grad.back() - deferred_.back());
+    output_.push_back(layer.deferred_output_bytes);
+  }
+  output_.back() = 0;  // there is no next stage to hold the model's output
+  std::vector<std::int64_t> grads = input;
+  grads.back() = 0;  // that of the loss is one number
+  grads_ = RangeMax(std::move(grads));
+  input_grad_ = RangeMax(std::move(input_grad));
+  rest_of_input_grad_ = RangeMax(std::move(rest_of_input_grad));
+  weight_grad_ = RangeMax(std::move(weight_grad));
+}
+
+IntervalSplitBytes::Split IntervalSplitBytes::of(const Whole& whole, int begin, int end) const {
+  if (!is_known_) return {whole.held, std::max(whole.backward, whole.held), std::max(whole.backward, whole.held)};
+  const WideBytes input_grad = WideBytes{input_grad_.of(begin, end)} - activations_[begin] + whole.kept_input;
+  if (deferred_[end] == 0) return {0, std::max(input_grad, whole.held), 0};
+  if (deferred_[begin] == 0) {  // nothing waits for the stage's input gradients
+    const WideBytes deferred = whole.held + grads_.of(begin + 1, end + 1);
+    return {deferred, std::max(input_grad, deferred), std::max(whole.backward, deferred)};
+  }
+  const WideBytes deferred = WideBytes{deferred_[end]} - output_[end] - deferred_[begin] + output_[begin];
+  const WideBytes rest = WideBytes{rest_of_input_grad_.of(begin, end)} - activations_[begin] + whole.kept_input;
+  const WideBytes weight_grad = WideBytes{weight_grad_.of(begin, end)} - deferred_[begin] + output_[begin];
+  return {deferred, std::max({input_grad, rest + deferred_[end] - output_[end], whole.held}),
+          std::max(weight_grad, deferred)};
+}
+
 IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : optimizer_slots_(optimizer_slots) {
   std::vector<std::int64_t> skips;
   for (const SkipProfile& skip : profile.skips) skips.push_back(skip.bytes);
@@ -196,6 +234,7 @@ IntervalBytes::IntervalBytes(const Profile& profile, int optimizer_slots) : opti
   kept_.back() = 0;  // there is no next stage to hold the model's output
   forward_working_ = RangeMax(std::move(forward));
   backward_working_ = RangeMax(std::move(backward));
+  split_ = IntervalSplitBytes(profile, input_);
 }
 
 std::int64_t IntervalBytes::forward_working_bytes(int begin, int end) const {
@@ -210,15 +249,19 @@ std::int64_t IntervalBytes::backward_working_bytes(int begin, int end) const {
 
 std::int64_t IntervalBytes::bytes(const std::vector<Live>& live, int begin, int end) const {
   const WideBytes input_bytes = input_[begin] - passing_.passing(begin, end);
-  const WideBytes skip_bytes = passing_.crossing(begin) - passing_.passing(begin, end);
-  const WideBytes held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_[begin] + skip_bytes;
+  const WideBytes kept_bytes = WideBytes{kept_[begin]} + passing_.crossing(begin) - passing_.passing(begin, end);
+  const WideBytes held_bytes = activations_[end] - activations_[begin] - kept_[end] + kept_bytes;
   const WideBytes forward_bytes = forward_working_bytes(begin, end) + input_bytes;
-  const WideBytes backward_bytes = WideBytes{backward_working_bytes(begin, end)} + kept_[begin] + skip_bytes;
-  const WideBytes at_work_bytes = std::max({forward_bytes, backward_bytes, held_bytes});
+  const WideBytes backward_bytes = backward_working_bytes(begin, end) + kept_bytes;
+  const IntervalSplitBytes::Split split = split_.of({kept_bytes, held_bytes, backward_bytes}, begin, end);
+  const std::array<WideBytes, 3> work_bytes = {std::max({forward_bytes, backward_bytes, held_bytes}), split.input_grad,
+                                               split.weight_grad};  // by Live::Work
   WideBytes peak = 0;
   for (const Live& held : live) {
-    const WideBytes activations = held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + at_work_bytes;
-    peak = std::max(peak, activations + held.inputs * input_bytes);
+    const WideBytes others = held.inputs * input_bytes + held.deferred * split.deferred;
+    const WideBytes activations =
+        held.activations == 0 ? 0 : (held.activations - 1) * held_bytes + work_bytes[static_cast<int>(held.work)];
+    peak = std::max(peak, activations + others);
   }
   return saturated(peak + least_bytes(false, begin, end));
 }
@@ -264,7 +307,9 @@ int IntervalBytes::least_num_stages(bool is_at_work, std::int64_t limit_bytes) c
 
 const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live, std::int64_t limit_bytes) {
   Key key = {limit_bytes, {}};
-  for (const Live& held : live) key.second.emplace_back(held.activations, held.inputs);
+  for (const Live& held : live) {
+    key.second.push_back({held.activations, held.inputs, held.deferred, static_cast<int>(held.work)});
+  }
   const auto [entry, is_new] = known_.try_emplace(std::move(key));
   std::vector<int>& ends = entry->second;
   for (int begin = 0; is_new && begin < bytes_.num_layers(); ++begin) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -11,6 +12,7 @@
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/profile.h"
 #include "gpipe/schedule/liveness.h"
+#include "gpipe/text/byte_text.h"
 
 namespace gpipe {
 
@@ -143,6 +145,38 @@ struct Shortfall {
   int stage = 0;
 };
 
+// What is held, and worked with, between a stage's input gradients and weight gradients.
+class IntervalSplitBytes {
+ public:
+  IntervalSplitBytes() = default;
+  // REQUIRES: `profile` has passed check_profile. input[b] crosses boundary b.
+  IntervalSplitBytes(const Profile& profile, const std::vector<std::int64_t>& input);
+
+  // What a stage holds of a micro-batch, if its backward is not split.
+  struct Whole {
+    WideBytes kept_input;
+    WideBytes held;      // with kept_input
+    WideBytes backward;  // the most in a backward, with kept_input
+  };
+  struct Split {
+    WideBytes deferred;
+    WideBytes input_grad;   // the most during I
+    WideBytes weight_grad;  // the most during W
+  };
+  // Takes constant time; none of it falls when `end` grows and `whole` does not.
+  Split of(const Whole& whole, int begin, int end) const;
+
+ private:
+  bool is_known_ = false;                        // whether the profile says anything about it
+  std::vector<std::int64_t> activations_ = {0};  // prefix sums over the layers
+  std::vector<std::int64_t> deferred_ = {0};     // prefix sums over the layers
+  std::vector<std::int64_t> output_ = {0};       // what is deferred of the activation that crosses boundary b
+  RangeMax grads_;                               // of what crosses boundary b
+  RangeMax input_grad_;                          // of each layer, with the activations of all layers before it
+  RangeMax rest_of_input_grad_;                  // the same without what it and all layers before it defer
+  RangeMax weight_grad_;                         // of each layer, with what all layers before it defer
+};
+
 // What a stage holds at its peak, and which stages fit a limit.
 class IntervalBytes {
  public:
@@ -180,6 +214,7 @@ class IntervalBytes {
   RangeMax forward_working_;   // of each layer's forward, with the activations of all layers before it
   RangeMax backward_working_;  // the same of its backward
   PassingSkips passing_;
+  IntervalSplitBytes split_;
 };
 
 // How far the stages that fit a limit reach, computed once for each different `live` and limit.
@@ -191,7 +226,7 @@ class FurthestEnds {
   const std::vector<int>& of(const std::vector<Live>& live, std::int64_t limit_bytes);
 
  private:
-  using Key = std::pair<std::int64_t, std::vector<std::pair<int, int>>>;  // the limit, and the numbers of `live`
+  using Key = std::pair<std::int64_t, std::vector<std::array<int, 4>>>;  // the limit, and the numbers of `live`
 
   const IntervalBytes& bytes_;
   std::map<Key, std::vector<int>> known_;

@@ -45,8 +45,9 @@ void check(const Profile& profile, const PartitionOptions& options) {
   }
   for (const std::vector<Live>& stage : options.live) {
     for (const Live& held : stage) {
-      require(held.activations >= 0 && held.inputs >= 0, "live has {} activations and {} inputs; expected 0 or more",
-              held.activations, held.inputs);
+      require(held.activations >= 0 && held.inputs >= 0 && held.deferred >= 0,
+              "live has {} activations, {} inputs and {} deferred; expected 0 or more", held.activations, held.inputs,
+              held.deferred);
     }
   }
 }

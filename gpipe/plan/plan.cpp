@@ -211,10 +211,13 @@ Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int nu
     layer.backward_seconds *= factor;
     if (layer.input_grad_seconds) *layer.input_grad_seconds *= factor;
     if (layer.weight_grad_seconds) *layer.weight_grad_seconds *= factor;
-    for (std::int64_t* bytes : {&layer.activation_bytes, &layer.output_bytes, &layer.kept_output_bytes}) {
+    for (std::int64_t* bytes :
+         {&layer.activation_bytes, &layer.output_bytes, &layer.kept_output_bytes, &layer.deferred_output_bytes}) {
       *bytes = scaled(*bytes);
     }
-    for (std::optional<std::int64_t>* bytes : {&layer.forward_working_bytes, &layer.backward_working_bytes}) {
+    for (std::optional<std::int64_t>* bytes :
+         {&layer.forward_working_bytes, &layer.backward_working_bytes, &layer.deferred_bytes,
+          &layer.input_grad_working_bytes, &layer.weight_grad_working_bytes}) {
       if (*bytes) *bytes = scaled(**bytes);
     }
   }

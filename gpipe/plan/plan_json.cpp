@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <utility>
@@ -23,12 +24,29 @@ const JsonForm kPlanForm = {"plan",
                             {"schedule", "chunks", "num_micro_batches", "recompute", "predicted_step_seconds",
                              "link_latency_seconds", "link_bytes_per_second"},
                             6};
-const JsonForm kStageForm = {
-    "stage",
-    {"layers", "seconds", "bytes", "forward_seconds", "backward_seconds", "input_grad_seconds", "weight_grad_seconds",
-     "recompute_seconds", "update_seconds", "static_bytes", "activation_bytes", "input_bytes", "output_bytes",
-     "kept_input_bytes", "forward_working_bytes", "backward_working_bytes", "recompute", "rematerialization"},
-    16};
+const JsonForm kStageForm = {"stage",
+                             {"layers",
+                              "seconds",
+                              "bytes",
+                              "forward_seconds",
+                              "backward_seconds",
+                              "input_grad_seconds",
+                              "weight_grad_seconds",
+                              "recompute_seconds",
+                              "update_seconds",
+                              "static_bytes",
+                              "activation_bytes",
+                              "input_bytes",
+                              "output_bytes",
+                              "kept_input_bytes",
+                              "forward_working_bytes",
+                              "backward_working_bytes",
+                              "deferred_bytes",
+                              "input_grad_working_bytes",
+                              "weight_grad_working_bytes",
+                              "recompute",
+                              "rematerialization"},
+                             16};
 const JsonForm kWorkerForm = {
     "worker",
     {"predicted_peak_bytes", "speed", "memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second",
@@ -52,6 +70,11 @@ constexpr std::pair<const char*, std::int64_t StageCosts::*> kBytes[] = {
     {"forward_working_bytes", &StageCosts::forward_working_bytes},
     {"backward_working_bytes", &StageCosts::backward_working_bytes},
 };
+constexpr std::pair<const char*, std::int64_t SplitBytes::*> kSplitBytes[] = {
+    {"deferred_bytes", &SplitBytes::deferred_bytes},
+    {"input_grad_working_bytes", &SplitBytes::input_grad_working_bytes},
+    {"weight_grad_working_bytes", &SplitBytes::weight_grad_working_bytes},
+};
 
 Json stage_object(const Plan& plan, std::size_t stage) {
   Json json;
@@ -60,6 +83,9 @@ Json stage_object(const Plan& plan, std::size_t stage) {
   json["bytes"] = plan.partition.stages[stage].bytes;
   for (const auto& [name, member] : kSeconds) json[name] = plan.costs.stages[stage].*member;
   for (const auto& [name, member] : kBytes) json[name] = plan.costs.stages[stage].*member;
+  if (const std::optional<SplitBytes>& split = plan.costs.stages[stage].split) {
+    for (const auto& [name, member] : kSplitBytes) json[name] = *split.*member;
+  }
   if (!plan.recompute_by_stage.empty()) json["recompute"] = name(plan.recompute_by_stage[stage]);
   if (!plan.rematerialization.empty()) json["rematerialization"] = to_text(plan.rematerialization[stage]);
   return json;
@@ -91,6 +117,20 @@ std::vector<std::string> lines_of(const std::string& text) {
     begin = end + 1;
   }
   return lines;
+}
+
+// All of it or nothing.
+std::optional<SplitBytes> read_split_bytes(const JsonReader& record) {
+  const auto is_given = [&](const auto& field) { return record.has(field.first); };
+  if (std::none_of(std::begin(kSplitBytes), std::end(kSplitBytes), is_given)) return std::nullopt;
+  SplitBytes split;
+  for (const auto& [name, member] : kSplitBytes) {
+    if (!record.has(name)) {
+      record.fail(record.offset(), fmt::format("\"{}\" is missing, and others that go with it are given", name));
+    }
+    split.*member = record.bytes(name);
+  }
+  return split;
 }
 
 Recompute read_mode(const JsonReader& record) {
@@ -178,6 +218,7 @@ class PlanReader {
     StageCosts costs;
     for (const auto& [name, member] : kSeconds) costs.*member = record.seconds(name);
     for (const auto& [name, member] : kBytes) costs.*member = record.bytes(name);
+    costs.split = read_split_bytes(record);
     plan_.costs.stages.push_back(costs);
     const bool is_auto = plan_.recompute == Recompute::kAuto;
     if (is_auto != record.has("recompute")) {

@@ -7,6 +7,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
+#include <utility>
 
 #include "gpipe/text/json.h"
 #include "gpipe/text/json_record.h"
@@ -18,11 +19,13 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 const JsonForm kProfileForm = {"profile", {"samples_per_micro_batch"}, 0};
-const JsonForm kLayerForm = {"layer",
-                             {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes",
-                              "output_bytes", "input_grad_seconds", "weight_grad_seconds", "gradient_bytes",
-                              "buffer_bytes", "kept_output_bytes", "forward_working_bytes", "backward_working_bytes"},
-                             6};
+const JsonForm kLayerForm = {
+    "layer",
+    {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes", "output_bytes",
+     "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
+     "forward_working_bytes", "backward_working_bytes", "deferred_bytes", "deferred_output_bytes",
+     "input_grad_working_bytes", "weight_grad_working_bytes"},
+    6};
 const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
 const std::vector<std::string> kTables = {"layers", "skips"};
 
@@ -41,20 +44,37 @@ Json to_object(const LayerProfile& layer) {
   if (layer.kept_output_bytes != 0) json["kept_output_bytes"] = layer.kept_output_bytes;
   if (layer.forward_working_bytes) json["forward_working_bytes"] = *layer.forward_working_bytes;
   if (layer.backward_working_bytes) json["backward_working_bytes"] = *layer.backward_working_bytes;
+  if (layer.deferred_bytes) json["deferred_bytes"] = *layer.deferred_bytes;
+  if (layer.deferred_output_bytes != 0) json["deferred_output_bytes"] = layer.deferred_output_bytes;
+  if (layer.input_grad_working_bytes) json["input_grad_working_bytes"] = *layer.input_grad_working_bytes;
+  if (layer.weight_grad_working_bytes) json["weight_grad_working_bytes"] = *layer.weight_grad_working_bytes;
   return json;
 }
 
-void check_order(const std::string& where, const LayerProfile& layer, std::int64_t kept_before) {
-  require(layer.kept_output_bytes <= std::min(layer.output_bytes, layer.activation_bytes + kept_before),
-          "{}: kept_output_bytes is {}; expected at most output_bytes ({}), and activation_bytes with "
-          "kept_output_bytes of the layer before ({})",
-          where, layer.kept_output_bytes, layer.output_bytes, layer.activation_bytes + kept_before);
-  const auto check_working = [&](const char* field, std::int64_t bytes) {
-    require(bytes >= layer.activation_bytes, "{}: {} is {}; expected at least activation_bytes ({})", where, field,
-            bytes, layer.activation_bytes);
+// In front of the first layer is one without any bytes.
+const LayerProfile& layer_before(const std::vector<LayerProfile>& layers, std::size_t index) {
+  static const LayerProfile none;
+  return index == 0 ? none : layers[index - 1];
+}
+
+void check_order(const std::string& where, const LayerProfile& layer, const LayerProfile& before) {
+  const auto check_output = [&](const char* field, std::int64_t bytes, const char* held_field, std::int64_t held) {
+    require(bytes <= std::min(layer.output_bytes, held),
+            "{}: {} is {}; expected at most output_bytes ({}), and {} with {} of the layer before ({})", where, field,
+            bytes, layer.output_bytes, held_field, field, held);
   };
-  check_working("forward_working_bytes", forward_working_bytes(layer));
-  check_working("backward_working_bytes", backward_working_bytes(layer));
+  check_output("kept_output_bytes", layer.kept_output_bytes, "activation_bytes",
+               layer.activation_bytes + before.kept_output_bytes);
+  check_output("deferred_output_bytes", layer.deferred_output_bytes, "deferred_bytes",
+               deferred_bytes(layer) + before.deferred_output_bytes);
+  const auto check_working = [&](const char* field, std::int64_t bytes, const char* held_field, std::int64_t held) {
+    require(bytes >= held, "{}: {} is {}; expected at least {} ({})", where, field, bytes, held_field, held);
+  };
+  check_working("forward_working_bytes", forward_working_bytes(layer), "activation_bytes", layer.activation_bytes);
+  check_working("backward_working_bytes", backward_working_bytes(layer), "activation_bytes", layer.activation_bytes);
+  check_working("input_grad_working_bytes", input_grad_working_bytes(layer), "activation_bytes",
+                layer.activation_bytes);
+  check_working("weight_grad_working_bytes", weight_grad_working_bytes(layer), "deferred_bytes", deferred_bytes(layer));
 }
 
 // "layer 3 \"conv\": "
@@ -66,16 +86,35 @@ std::string where(const JsonRecord& record, const JsonForm& form, std::size_t in
   return fmt::format("{} {}: ", form.what, index);
 }
 
-std::optional<std::int64_t> read_working(const JsonReader& record, const char* name, const LayerProfile& layer) {
-  if (!record.has(name)) return std::nullopt;
-  const std::int64_t bytes = record.bytes(name);
-  if (bytes < layer.activation_bytes) {
-    record.fail_value(record.field(name), fmt::format("at least \"activation_bytes\" ({})", layer.activation_bytes));
+std::optional<std::int64_t> read_bytes(const JsonReader& record, const char* name) {
+  return record.has(name) ? std::optional(record.bytes(name)) : std::nullopt;
+}
+
+std::optional<std::int64_t> read_working(const JsonReader& record, const char* name, const char* held_name,
+                                         std::int64_t held_bytes) {
+  const std::optional<std::int64_t> bytes = read_bytes(record, name);
+  if (bytes && *bytes < held_bytes) {
+    record.fail_value(record.field(name), fmt::format("at least \"{}\" ({})", held_name, held_bytes));
   }
   return bytes;
 }
 
-LayerProfile read_layer(const JsonReader& record, std::int64_t kept_before) {
+// The part of the output that is kept, or deferred, and is counted among `held_bytes` or with the layer before.
+std::int64_t read_output_part(const JsonReader& record, const char* name, const char* held_name,
+                              std::int64_t held_bytes, std::int64_t part_before) {
+  if (!record.has(name)) return 0;
+  const std::int64_t bytes = record.bytes(name);
+  const std::int64_t output_bytes = record.bytes("output_bytes");
+  // Not the sum: these bytes can be anything.
+  if (bytes > output_bytes || bytes - part_before > held_bytes) {
+    record.fail_value(record.field(name),
+                      fmt::format("at most \"output_bytes\" ({}), and \"{}\" with \"{}\" of the layer before ({} + {})",
+                                  output_bytes, held_name, name, held_bytes, part_before));
+  }
+  return bytes;
+}
+
+LayerProfile read_layer(const JsonReader& record, const LayerProfile& before) {
   LayerProfile layer;
   layer.name = record.string("name");
   layer.forward_seconds = record.seconds("forward_seconds");
@@ -85,19 +124,20 @@ LayerProfile read_layer(const JsonReader& record, std::int64_t kept_before) {
   layer.parameter_bytes = record.bytes("parameter_bytes");
   layer.activation_bytes = record.bytes("activation_bytes");
   layer.output_bytes = record.bytes("output_bytes");
-  if (record.has("gradient_bytes")) layer.gradient_bytes = record.bytes("gradient_bytes");
-  if (record.has("buffer_bytes")) layer.buffer_bytes = record.bytes("buffer_bytes");
-  if (record.has("kept_output_bytes")) layer.kept_output_bytes = record.bytes("kept_output_bytes");
-  // Not the sum: these bytes can be anything.
-  if (layer.kept_output_bytes > layer.output_bytes || layer.kept_output_bytes - kept_before > layer.activation_bytes) {
-    record.fail_value(
-        record.field("kept_output_bytes"),
-        fmt::format("at most \"output_bytes\" ({}), and \"activation_bytes\" with \"kept_output_bytes\" of "
-                    "the layer before ({} + {})",
-                    layer.output_bytes, layer.activation_bytes, kept_before));
+  layer.gradient_bytes = read_bytes(record, "gradient_bytes");
+  layer.buffer_bytes = read_bytes(record, "buffer_bytes").value_or(0);
+  layer.deferred_bytes = read_bytes(record, "deferred_bytes");
+  layer.kept_output_bytes = read_output_part(record, "kept_output_bytes", "activation_bytes", layer.activation_bytes,
+                                             before.kept_output_bytes);
+  layer.deferred_output_bytes = read_output_part(record, "deferred_output_bytes", "deferred_bytes",
+                                                 deferred_bytes(layer), before.deferred_output_bytes);
+  for (const auto& [name, member] : {std::pair("forward_working_bytes", &LayerProfile::forward_working_bytes),
+                                     std::pair("backward_working_bytes", &LayerProfile::backward_working_bytes),
+                                     std::pair("input_grad_working_bytes", &LayerProfile::input_grad_working_bytes)}) {
+    layer.*member = read_working(record, name, "activation_bytes", layer.activation_bytes);
   }
-  layer.forward_working_bytes = read_working(record, "forward_working_bytes", layer);
-  layer.backward_working_bytes = read_working(record, "backward_working_bytes", layer);
+  layer.weight_grad_working_bytes =
+      read_working(record, "weight_grad_working_bytes", "deferred_bytes", deferred_bytes(layer));
   return layer;
 }
 
@@ -173,6 +213,11 @@ std::int64_t forward_working_bytes(const std::vector<LayerProfile>& layers, int 
   return std::max(*at_work.forward_working_bytes - not_kept, at_work.activation_bytes);
 }
 
+bool has_deferred_bytes(const std::vector<LayerProfile>& layers) {
+  return std::any_of(layers.begin(), layers.end(),
+                     [](const LayerProfile& layer) { return layer.deferred_bytes.has_value(); });
+}
+
 void check_profile(const Profile& profile) {
   require(!profile.layers.empty(), "the profile has no layers");
   require(profile.samples_per_micro_batch >= 0, "samples_per_micro_batch is {}; expected 0 or more",
@@ -205,7 +250,11 @@ void check_profile(const Profile& profile) {
     add_bytes("kept_output_bytes", layer.kept_output_bytes);
     add_bytes("forward_working_bytes", layer.forward_working_bytes.value_or(0));
     add_bytes("backward_working_bytes", layer.backward_working_bytes.value_or(0));
-    check_order(where, layer, index == 0 ? 0 : profile.layers[index - 1].kept_output_bytes);
+    add_bytes("deferred_bytes", layer.deferred_bytes.value_or(0));
+    add_bytes("deferred_output_bytes", layer.deferred_output_bytes);
+    add_bytes("input_grad_working_bytes", layer.input_grad_working_bytes.value_or(0));
+    add_bytes("weight_grad_working_bytes", layer.weight_grad_working_bytes.value_or(0));
+    check_order(where, layer, layer_before(profile.layers, index));
   }
   for (std::size_t index = 0; index < profile.skips.size(); ++index) {
     const SkipProfile& skip = profile.skips[index];
@@ -243,8 +292,8 @@ Profile parse_profile(std::string_view json) {
     return JsonReader(json, record, form, where(record, form, index));
   };
   for (std::size_t index = 0; index < layers->records.size(); ++index) {
-    const std::int64_t kept_before = index == 0 ? 0 : profile.layers.back().kept_output_bytes;
-    profile.layers.push_back(read_layer(read(layers->records[index], kLayerForm, index), kept_before));
+    const LayerProfile& before = layer_before(profile.layers, index);
+    profile.layers.push_back(read_layer(read(layers->records[index], kLayerForm, index), before));
   }
   if (const JsonTable* skips = find_json_table(tables, "skips")) {
     const LayerFinder finder(profile.layers);

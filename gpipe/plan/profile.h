@@ -32,6 +32,16 @@ struct LayerProfile {
   // input, where nobody keeps that, counts in the forward. Both at least activation_bytes, and these if absent.
   std::optional<std::int64_t> forward_working_bytes;
   std::optional<std::int64_t> backward_working_bytes;
+  // With a split backward: what is held from the input gradient to the weight gradient, such as the input of a matrix
+  // product and the gradient of its output; absent = activation_bytes. The part of output_bytes that is held then, by
+  // this layer or the next one, counts among it as kept_output_bytes do among activation_bytes.
+  std::optional<std::int64_t> deferred_bytes;
+  std::int64_t deferred_output_bytes = 0;
+  // The most that is live at once in the layer's input gradient, above what the layers before it keep and those behind
+  // it have deferred, and in its weight gradient, above what the layers before it have deferred. At least
+  // activation_bytes and deferred_bytes. Absent = backward_working_bytes and deferred_bytes.
+  std::optional<std::int64_t> input_grad_working_bytes;
+  std::optional<std::int64_t> weight_grad_working_bytes;
 };
 
 double input_grad_seconds(const LayerProfile& layer);
@@ -44,6 +54,15 @@ inline std::int64_t forward_working_bytes(const LayerProfile& layer) {
 }
 inline std::int64_t backward_working_bytes(const LayerProfile& layer) {
   return layer.backward_working_bytes.value_or(layer.activation_bytes);
+}
+inline std::int64_t deferred_bytes(const LayerProfile& layer) {
+  return layer.deferred_bytes.value_or(layer.activation_bytes);
+}
+inline std::int64_t input_grad_working_bytes(const LayerProfile& layer) {
+  return layer.input_grad_working_bytes.value_or(backward_working_bytes(layer));
+}
+inline std::int64_t weight_grad_working_bytes(const LayerProfile& layer) {
+  return layer.weight_grad_working_bytes.value_or(deferred_bytes(layer));
 }
 inline std::int64_t working_bytes(const LayerProfile& layer) {
   return std::max(forward_working_bytes(layer), backward_working_bytes(layer));
@@ -65,10 +84,13 @@ struct Profile {
   int samples_per_micro_batch = 0;  // of the micro-batch that was measured; 0 = unknown
 };
 
+// Whether the profile knows what a split backward holds: some layer has deferred_bytes.
+bool has_deferred_bytes(const std::vector<LayerProfile>& layers);
+
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
 // bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations
-// or the kept output of the layer before, working bytes are at least the activations, and skips go forward between
-// layers that exist.
+// or the kept output of the layer before, a deferred output likewise of what is deferred, working bytes are at least the
+// activations, those of the weight gradient at least what is deferred, and skips go forward between layers that exist.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
@@ -88,8 +110,9 @@ std::string to_json(const Profile& profile);
 
 // Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "samples_per_micro_batch" and, of a
 // layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
-// "forward_working_bytes" and "backward_working_bytes" may be absent. A skip names a layer by its index from zero, or
-// by a name that only one has.
+// "forward_working_bytes", "backward_working_bytes", "deferred_bytes", "deferred_output_bytes",
+// "input_grad_working_bytes" and "weight_grad_working_bytes" may be absent. A skip names a layer by its index from
+// zero, or by a name that only one has.
 //
 // Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
 // negative or non-finite numbers, bytes that are not whole or not in the order that check_profile wants, skips between

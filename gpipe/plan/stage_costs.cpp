@@ -10,7 +10,7 @@ namespace gpipe {
 namespace {
 
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
-  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0};
+  StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}};
   WideBytes static_bytes = 0;
   for (int index = begin; index < end; ++index) {
     const LayerProfile& layer = layers[index];
@@ -37,6 +37,60 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
   }
   costs.output_bytes = layers[end - 1].output_bytes;
   return costs;
+}
+
+// See Note [Peak bytes] in partition.h.
+SplitBytes split_bytes(const std::vector<LayerProfile>& layers, int begin, int end) {
+  SplitBytes split;
+  for (int index = begin; index < end; ++index) {
+    split.weight_grad_working_bytes =
+        std::max(split.weight_grad_working_bytes, split.deferred_bytes + weight_grad_working_bytes(layers[index]));
+    split.deferred_bytes += deferred_bytes(layers[index]);
+  }
+  if (end < static_cast<int>(layers.size())) split.deferred_bytes -= layers[end - 1].deferred_output_bytes;
+  std::int64_t activations = 0;
+  std::int64_t deferred_behind = split.deferred_bytes;
+  for (int index = begin; index < end; ++index) {
+    deferred_behind -= deferred_bytes(layers[index]);
+    const std::int64_t working = activations + input_grad_working_bytes(layers[index]);
+    split.input_grad_working_bytes =
+        std::max(split.input_grad_working_bytes, working + std::max<std::int64_t>(deferred_behind, 0));
+    activations += layers[index].activation_bytes;
+  }
+  const std::int64_t input_bytes = begin == 0 ? 0 : layers[begin - 1].deferred_output_bytes;
+  split.deferred_bytes += input_bytes;
+  split.weight_grad_working_bytes += input_bytes;
+  return split;
+}
+
+// Of a stage whose input needs no gradient: it leaves all of its backward to W.
+SplitBytes split_bytes_of_first(const StageCosts& costs, std::int64_t output_grad_bytes) {
+  const std::int64_t deferred = costs.activation_bytes + output_grad_bytes;
+  return {deferred + costs.kept_input_bytes, deferred,
+          std::max(costs.backward_working_bytes, costs.activation_bytes) + costs.kept_input_bytes};
+}
+
+// Of all stages, whose other costs are known.
+void set_split_bytes(const std::vector<LayerProfile>& layers, const std::vector<int>& layers_per_stage, Costs& costs) {
+  if (!has_deferred_bytes(layers)) return;
+  std::vector<std::int64_t> output_grad_bytes;
+  for (const StageCosts& stage : costs.stages) output_grad_bytes.push_back(stage.output_bytes);
+  output_grad_bytes.back() = 0;  // that of the loss is one number
+  for (std::size_t skip = 0; skip < costs.skip_bytes.size(); ++skip) {
+    output_grad_bytes[costs.routes.skips[skip].from_stage] += costs.skip_bytes[skip];
+  }
+  bool has_deferred_before = false;
+  int begin = 0;
+  for (std::size_t stage = 0; stage < costs.stages.size(); ++stage) {
+    const int end = begin + layers_per_stage[stage];
+    const bool has_deferred = std::any_of(layers.begin() + begin, layers.begin() + end,
+                                          [](const LayerProfile& layer) { return deferred_bytes(layer) > 0; });
+    StageCosts& one = costs.stages[stage];
+    const bool is_first = has_deferred && !has_deferred_before;
+    one.split = is_first ? split_bytes_of_first(one, output_grad_bytes[stage]) : split_bytes(layers, begin, end);
+    has_deferred_before = has_deferred_before || has_deferred;
+    begin = end;
+  }
 }
 
 // What one stage holds at its peak.
@@ -69,6 +123,7 @@ Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_sta
     costs.stages[route.to_stage].input_bytes += skip.bytes;
     costs.stages[route.to_stage].kept_input_bytes += skip.bytes;
   }
+  set_split_bytes(profile.layers, layers_per_stage, costs);
   return costs;
 }
 
@@ -107,6 +162,10 @@ StageCosts with_rematerialization(StageCosts costs, const std::vector<Rematerial
   costs.activation_bytes = outcome.kept_bytes;
   costs.forward_working_bytes = outcome.forward_peak_bytes;
   costs.backward_working_bytes = outcome.backward_peak_bytes;
+  // What is deferred grows while the layers are run again.
+  if (costs.split) {
+    costs.split->input_grad_working_bytes = outcome.backward_peak_bytes + costs.split->deferred_bytes;
+  }
   // A run at the beginning keeps the input, and all of it.
   if (rematerialization.front().begin == 0) costs.kept_input_bytes = costs.input_bytes;
   return costs;

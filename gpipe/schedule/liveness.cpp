@@ -29,16 +29,38 @@ void hold_more(std::vector<Live>& held, const std::vector<Live>& before, std::in
   const auto more = [times](int now, int then) { return static_cast<int>(now + (now - then) * times); };
   for (std::size_t stage = 0; stage < held.size(); ++stage) {
     held[stage] = {more(held[stage].activations, before[stage].activations),
-                   more(held[stage].inputs, before[stage].inputs)};
+                   more(held[stage].inputs, before[stage].inputs), more(held[stage].deferred, before[stage].deferred)};
   }
 }
 
-// Walks one worker's program and calls `on_action(stage, at_work, change)`: whether the micro-batch at work was held
-// with its activations, with its input, or not at all; and how the action changes what the stage holds when it ends.
-// `held` is what `on_action` counts. Of rounds that are added, only the last is walked: it holds most, or what the
-// first one held.
-enum class AtWork { kNew, kActivations, kInput };
+// How the micro-batch of an action was held before it, and how it is held after it.
+Live held_before(ActionKind kind) {
+  switch (kind) {
+    case ActionKind::kForward:
+      return {};
+    case ActionKind::kRecompute:
+      return {0, 1, 0};
+    case ActionKind::kWeightGrad:
+      return {0, 0, 1};
+    case ActionKind::kBackward:
+    case ActionKind::kInputGrad:
+      break;
+  }
+  return {1, 0, 0};
+}
+Live held_after(ActionKind kind, bool is_recomputed) {
+  if (makes_weight_grad(kind)) return {};
+  if (kind == ActionKind::kInputGrad) return {0, 0, 1};
+  return kind == ActionKind::kForward && is_recomputed ? Live{0, 1, 0} : Live{1, 0, 0};
+}
+Live::Work work_of(ActionKind kind) {
+  if (kind == ActionKind::kInputGrad) return Live::Work::kInputGrad;
+  return kind == ActionKind::kWeightGrad ? Live::Work::kWeightGrad : Live::Work::kWhole;
+}
 
+// Walks one worker's program and calls `on_action(action, before, after)`, with how its micro-batch was held before it,
+// and how it is held after it. `held` is what `on_action` counts. Of rounds that are added, only the last is walked: it
+// holds most, or what the first one held.
 template <typename Held, typename OnAction>
 void walk(const Program& program, int worker, Held& held, const OnAction& on_action) {
   const Schedule& schedule = program.schedule;
@@ -49,13 +71,7 @@ void walk(const Program& program, int worker, Held& held, const OnAction& on_act
       const bool again =
           program
               .is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
-      if (action.kind == ActionKind::kForward) {
-        on_action(action.stage, AtWork::kNew, again ? Live{0, 1} : Live{1, 0});
-      } else if (action.kind == ActionKind::kRecompute) {
-        on_action(action.stage, AtWork::kInput, Live{1, -1});
-      } else {
-        on_action(action.stage, AtWork::kActivations, Live{makes_weight_grad(action.kind) ? -1 : 0, 0});
-      }
+      on_action(action, held_before(action.kind), held_after(action.kind, again));
     }
   };
   int at = 0;
@@ -72,7 +88,9 @@ void walk(const Program& program, int worker, Held& held, const OnAction& on_act
   play(at, static_cast<int>(actions.size()));
 }
 
-bool covers(const Live& a, const Live& b) { return a.activations >= b.activations && a.inputs >= b.inputs; }
+bool covers(const Live& a, const Live& b) {
+  return a.work == b.work && a.activations >= b.activations && a.inputs >= b.inputs && a.deferred >= b.deferred;
+}
 
 void add_peak(std::vector<Live>& peaks, const Live& live) {
   for (const Live& peak : peaks) {
@@ -89,15 +107,38 @@ std::vector<std::vector<Live>> peak_live(const Program& program) {
   if (!schedule.has_backward()) return std::vector<std::vector<Live>>(schedule.num_stages, {Live{1, 0}});
   std::vector<Live> live(schedule.num_stages);
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
-    walk(program, worker, live, [&](int stage, AtWork at_work, const Live& change) {
-      Live& held = live[stage];
-      add_peak(peaks[stage], {held.activations + (at_work == AtWork::kActivations ? 0 : 1),
-                              held.inputs - (at_work == AtWork::kInput ? 1 : 0)});
-      held.activations += change.activations;
-      held.inputs += change.inputs;
+    walk(program, worker, live, [&](const Action& action, const Live& before, const Live& after) {
+      Live& held = live[action.stage];
+      held.activations -= before.activations;
+      held.inputs -= before.inputs;
+      held.deferred -= before.deferred;
+      add_peak(peaks[action.stage], {held.activations + 1, held.inputs, held.deferred, work_of(action.kind)});
+      held.activations += after.activations;
+      held.inputs += after.inputs;
+      held.deferred += after.deferred;
     });
   }
   return peaks;
+}
+
+// What is held of a micro-batch that is not at work.
+WideBytes held_bytes(const StageBytes& stage, const Live& live) {
+  const WideBytes kept = WideBytes{stage.activation_bytes} + stage.kept_input_bytes;
+  return live.activations * kept + live.inputs * WideBytes{stage.input_bytes} +
+         live.deferred * (stage.split ? WideBytes{stage.split->deferred_bytes} : kept);
+}
+
+// What the micro-batch at work takes.
+WideBytes working_bytes(const StageBytes& stage, ActionKind kind) {
+  const auto work = [&](std::int64_t working, std::int64_t input) {
+    return WideBytes{std::max(working, stage.activation_bytes)} + input;
+  };
+  if (kind == ActionKind::kForward || kind == ActionKind::kRecompute) {
+    return work(stage.forward_working_bytes, stage.input_bytes);
+  }
+  if (kind == ActionKind::kBackward || !stage.split) return work(stage.backward_working_bytes, stage.kept_input_bytes);
+  if (kind == ActionKind::kInputGrad) return work(stage.split->input_grad_working_bytes, stage.kept_input_bytes);
+  return std::max(stage.split->weight_grad_working_bytes, stage.split->deferred_bytes);
 }
 
 std::int64_t peak_bytes(const Program& program, const std::vector<StageBytes>& stages, int worker, bool backward) {
@@ -108,16 +149,11 @@ std::int64_t peak_bytes(const Program& program, const std::vector<StageBytes>& s
   }
   WideBytes live = 0;
   WideBytes peak = 0;
-  walk(program, worker, live, [&](int stage, AtWork at_work, const Live& change) {
-    const StageBytes& bytes = stages[stage];
-    const WideBytes held = WideBytes{bytes.activation_bytes} + bytes.kept_input_bytes;
-    const WideBytes others = live - (at_work == AtWork::kActivations ? held : 0) -
-                             (at_work == AtWork::kInput ? WideBytes{bytes.input_bytes} : 0);
-    const bool is_backward = at_work == AtWork::kActivations;
-    const std::int64_t working = is_backward ? bytes.backward_working_bytes : bytes.forward_working_bytes;
-    const std::int64_t input = is_backward ? bytes.kept_input_bytes : bytes.input_bytes;
-    peak = std::max(peak, others + std::max(working, bytes.activation_bytes) + input);
-    if (backward) live += change.activations * held + WideBytes{change.inputs} * bytes.input_bytes;
+  walk(program, worker, live, [&](const Action& action, const Live& before, const Live& after) {
+    const StageBytes& stage = stages[action.stage];
+    live -= held_bytes(stage, before);
+    peak = std::max(peak, live + working_bytes(stage, action.kind));
+    if (backward) live += held_bytes(stage, after);
   });
   return saturated(fixed + peak);
 }
@@ -165,8 +201,8 @@ std::vector<double> peak_activations_by_worker(const Schedule& schedule) {
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     std::int64_t live = 0;
     std::int64_t peak = 0;
-    walk(program, worker, live, [&](int, AtWork, const Live& change) {
-      live += change.activations;
+    walk(program, worker, live, [&](const Action&, const Live& before, const Live& after) {
+      live += after.activations + after.deferred - before.activations - before.deferred;
       peak = std::max(peak, live);
     });
     peaks[worker] = static_cast<double>(peak) / num_stages[worker];

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "gpipe/schedule/schedule.h"
@@ -9,11 +10,22 @@
 namespace gpipe {
 
 // What a stage holds while it works on a micro-batch. Without recompute, a micro-batch's activations live from F to B
-// (or W). With it, they live during F, whose graph is dropped at its end, then the stage's input lives from F to R, and
-// the activations again from R to B (or W).
+// (or I). With it, they live during F, whose graph is dropped at its end, then the stage's input lives from F to R, and
+// the activations again from R to B (or I). From I to W, what is deferred to W lives:
+//
+//   F ── activations ── B       F ── activations ── I ── deferred ── W       F ── input ── R ── activations ── B
 struct Live {
-  int activations = 0;  // micro-batches whose activations are held, the one at work among them
+  // What the micro-batch at work takes.
+  enum class Work {
+    kWhole,       // F, R or B
+    kInputGrad,   // I
+    kWeightGrad,  // W
+  };
+
+  int activations = 0;  // micro-batches whose activations are held, and the one at work
   int inputs = 0;       // other micro-batches, of which only R can bring the activations back: their input is held
+  int deferred = 0;     // other micro-batches between their I and their W
+  Work work = Work::kWhole;
 };
 
 // For each stage, the largest holdings that occur; none is covered by another, so the peak of any per-micro-batch
@@ -26,6 +38,13 @@ std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule);
 // the model: a stage counts one over the number of stages on the worker.
 std::vector<double> peak_activations_by_worker(const Schedule& schedule);
 
+// What a stage holds of one micro-batch when its backward is split.
+struct SplitBytes {
+  std::int64_t deferred_bytes = 0;             // from I to W, with what W needs of the input
+  std::int64_t input_grad_working_bytes = 0;   // the most that is live during I, what is kept of the input apart
+  std::int64_t weight_grad_working_bytes = 0;  // the most that is live during W; less than deferred_bytes means these
+};
+
 // All but the first are of one micro-batch.
 struct StageBytes {
   std::int64_t static_bytes = 0;      // weights, gradients, optimizer state, buffers
@@ -36,6 +55,7 @@ struct StageBytes {
   // these.
   std::int64_t forward_working_bytes = 0;
   std::int64_t backward_working_bytes = 0;
+  std::optional<SplitBytes> split = std::nullopt;  // absent: W needs all that a whole backward does
 };
 
 // For each worker, the peak of bytes held over all its stages; the largest int64 if it is more than that. See

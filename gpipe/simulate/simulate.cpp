@@ -106,6 +106,12 @@ Costs uniform_costs(const Schedule& schedule, const StageCosts& worker_share) {
     stage.activation_bytes /= parts;
     stage.forward_working_bytes /= parts;
     stage.backward_working_bytes /= parts;
+    if (stage.split) {
+      for (std::int64_t* bytes : {&stage.split->deferred_bytes, &stage.split->input_grad_working_bytes,
+                                  &stage.split->weight_grad_working_bytes}) {
+        *bytes /= parts;
+      }
+    }
     costs.stages.push_back(stage);
   }
   return costs;

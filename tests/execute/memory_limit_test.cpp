@@ -6,10 +6,12 @@
 #include <random>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/stage/stage.h"
 #include "gpipe/model/optimizer_slots.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/stage_rematerialization.h"
+#include "gpipe/schedule/registry.h"
 #include "tests/execute/rematerializations.h"
 #include "tests/execute/test_models.h"
 
@@ -64,9 +66,33 @@ Example unequal_cnn() {
   return example;
 }
 
-Profile profile_of(const Example& example) {
+struct RecurrentImpl : torch::nn::Module {
+  RecurrentImpl(int inputs, int features)
+      : lstm(register_module("lstm", torch::nn::LSTM(torch::nn::LSTMOptions(inputs, features).batch_first(true)))) {}
+  at::Tensor forward(const at::Tensor& input) { return std::get<0>(lstm(input)); }
+  torch::nn::LSTM lstm;
+};
+TORCH_MODULE(Recurrent);
+
+Example lstm() {
+  Example example{"lstm",
+                  {},
+                  torch::randint(50, {16, 12}, torch::kLong),
+                  torch::randint(50, {16, 12}, torch::kLong),
+                  test::token_cross_entropy};
+  example.chain.add<torch::nn::Embedding>("embedding", 50, 32);
+  for (int layer = 0; layer < 4; ++layer) {
+    example.chain.add<Recurrent>("lstm" + std::to_string(layer), 32, 32);
+    example.chain.add<torch::nn::Dropout>("dropout" + std::to_string(layer), 0.1);
+  }
+  example.chain.add<torch::nn::Linear>("head", 32, 50);
+  return example;
+}
+
+Profile profile_of(const Example& example, DeferredWeights deferred_weights = DeferredWeights::kMatrices) {
   ProfileOptions options;
   options.repeats = 1;
+  options.deferred_weights = deferred_weights;
   const std::int64_t rows = example.input.size(0) / kNumMicroBatches;
   const at::Tensor target = example.target.narrow(0, 0, rows);
   options.loss = [&](const Tensors& outputs) { return example.loss(outputs.front(), target); };
@@ -89,21 +115,32 @@ std::vector<Case> cases(int num_layers) {
           {"1f1b", Recompute::kAlways, thirds}};
 }
 
+int num_workers(const Case& settings) {
+  return static_cast<int>(settings.layers_per_stage.size()) / find_schedule(settings.schedule).default_chunks;
+}
+
+// By stage.
 std::vector<std::int64_t> predicted_peaks(const Profile& profile, const Case& settings) {
-  const int num_stages = static_cast<int>(settings.layers_per_stage.size());
   PlanOptions options;
-  options.num_stages = num_stages;
+  options.num_stages = num_workers(settings);
   options.num_micro_batches = kNumMicroBatches;
   options.schedule = settings.schedule;
   options.recompute = settings.recompute;
   options.optimizer_slots = 0;
   Plan plan = plan_with_layers(profile, options, settings.layers_per_stage);
   set_rematerialization(plan, profile, settings.rematerialization);
-  return peak_bytes_by_worker(schedule_of(plan), stage_bytes(plan.costs));
+  const Schedule schedule = schedule_of(plan);
+  std::vector<std::int64_t> peaks;
+  for (std::size_t stage = 0; stage < settings.layers_per_stage.size(); ++stage) {
+    std::vector<StageBytes> alone(settings.layers_per_stage.size());
+    alone[stage] = stage_bytes(plan.costs.stages[stage]);
+    peaks.push_back(peak_bytes_by_worker(schedule, alone)[schedule.worker_of_stage[stage]]);
+  }
+  return peaks;
 }
 
 PipelineOptions options_of(const Case& settings) {
-  return PipelineOptions(static_cast<int>(settings.layers_per_stage.size()))
+  return PipelineOptions(num_workers(settings))
       .num_micro_batches(kNumMicroBatches)
       .schedule(settings.schedule)
       .recompute(settings.recompute)
@@ -126,16 +163,37 @@ std::vector<Case> rematerialized_cases(int num_layers) {
   return result;
 }
 
+// With input gradients and weight gradients.
+std::vector<Case> split_cases(int num_layers) {
+  const int third = num_layers / 3;
+  const int sixth = num_layers / 6;
+  const std::vector<int> thirds = {third, third, num_layers - 2 * third};
+  const std::vector<int> sixths = {sixth, sixth, sixth, sixth, sixth, num_layers - 5 * sixth};
+  return {{"zb-h1", Recompute::kNever, {num_layers}}, {"zb-h1", Recompute::kNever, thirds},
+          {"zb-h1", Recompute::kAlways, thirds},      {"zb-h2", Recompute::kNever, thirds},
+          {"zb-v", Recompute::kNever, sixths},        {"v-half", Recompute::kNever, sixths},
+          {"dualpipe-v", Recompute::kNever, sixths}};
+}
+
+// By stage.
+std::vector<std::int64_t> measured_peaks(const Example& example, const Case& settings) {
+  Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
+  pipeline->train_step(example.input, example.target, example.loss);  // makes the gradients
+  std::vector<std::int64_t> peaks;
+  for (const StageMemory& stage : pipeline->train_step(example.input, example.target, example.loss).memory) {
+    peaks.push_back(stage.peak_bytes);
+  }
+  return peaks;
+}
+
 // The ratio of what is predicted to what is measured, for each stage of each case.
 void expect_ratios(const Example& example, const std::vector<Case>& cases, double least, double most) {
   const Profile profile = profile_of(example);
   for (const Case& settings : cases) {
-    Pipeline pipeline(example.chain, options_of(settings).measure_memory(true));
-    pipeline->train_step(example.input, example.target, example.loss);  // makes the gradients
-    const StepResult step = pipeline->train_step(example.input, example.target, example.loss);
+    const std::vector<std::int64_t> all_measured = measured_peaks(example, settings);
     const std::vector<std::int64_t> predicted = predicted_peaks(profile, settings);
     for (std::size_t stage = 0; stage < predicted.size(); ++stage) {
-      const auto measured = static_cast<double>(step.memory[stage].peak_bytes);
+      const auto measured = static_cast<double>(all_measured[stage]);
       const double ratio = static_cast<double>(predicted[stage]) / measured;
       EXPECT_TRUE(ratio >= least && ratio <= most)
           << ratio << ": " << example.name << ", " << settings.schedule << ", " << name(settings.recompute)
@@ -163,6 +221,115 @@ TEST(PredictedPeak, OfRematerializedStagesIsNotTooLow) {
   expect_ratios(equal, rematerialized_cases(equal.chain.size()), 0.97, 1.12);
   const Example unequal = unequal_cnn();
   expect_ratios(unequal, rematerialized_cases(unequal.chain.size()), 0.97, 1.5);
+}
+
+TEST(PredictedPeak, OfSplitBackwardsIsWithinThreePercent) {
+  for (const Example& example : {transformer(), unequal_cnn(), lstm()}) {
+    expect_ratios(example, split_cases(example.chain.size()), 0.97, 1.03);
+  }
+}
+
+// A split backward holds more or less than a whole one; how much is known beforehand.
+TEST(PredictedPeak, OfASplitBackwardIsAboveThatOfAWholeOneByNoMoreThanPredicted) {
+  for (const Example& example : {transformer(), unequal_cnn(), lstm()}) {
+    const Profile profile = profile_of(example);
+    const int third = example.chain.size() / 3;
+    const std::vector<int> thirds = {third, third, example.chain.size() - 2 * third};
+    const Case whole{"1f1b", Recompute::kNever, thirds};
+    const std::vector<std::int64_t> measured_whole = measured_peaks(example, whole);
+    const std::vector<std::int64_t> predicted_whole = predicted_peaks(profile, whole);
+    for (const char* schedule : {"zb-h1", "zb-h2"}) {
+      const Case split{schedule, Recompute::kNever, thirds};
+      const std::vector<std::int64_t> measured = measured_peaks(example, split);
+      const std::vector<std::int64_t> predicted = predicted_peaks(profile, split);
+      for (std::size_t stage = 0; stage < thirds.size(); ++stage) {
+        EXPECT_LE(measured[stage] - measured_whole[stage],
+                  predicted[stage] - predicted_whole[stage] + measured_whole[stage] * 3 / 100)
+            << example.name << ", " << schedule << ", stage " << stage;
+      }
+    }
+  }
+}
+
+// The stages of a chain, run by hand, one after the other.
+class StagesByHand {
+ public:
+  StagesByHand(const Example& example, const std::vector<int>& layers_per_stage, DeferredWeights deferred_weights) {
+    const std::int64_t rows = example.input.size(0) / kNumMicroBatches;
+    settings_.micro_batches = {{{example.input.narrow(0, 0, rows)}, 0, rows}};
+    settings_.input_requires_grad = {false};
+    settings_.loss = [loss = example.loss, target = example.target.narrow(0, 0, rows)](int, const Tensors& outputs) {
+      return loss(outputs.front(), target);
+    };
+    int layer = 0;
+    for (const int num_layers : layers_per_stage) {
+      StageParts parts;
+      parts.index = static_cast<int>(stages_.size());
+      parts.is_last = stages_.size() + 1 == layers_per_stage.size();
+      parts.recomputed = {false};
+      parts.deferred_weights = deferred_weights;
+      parts.account = std::make_shared<MemoryAccount>("stage");
+      for (const int end = layer + num_layers; layer < end; ++layer) {
+        parts.layers.push_back({layer, example.chain.name(layer), example.chain.build(layer, 0)});
+        for (const at::Tensor& parameter : parts.layers.back().layer.module->parameters()) {
+          parameter.mutable_grad() = torch::zeros_like(parameter);
+        }
+      }
+      accounts_.push_back(parts.account);
+      stages_.push_back(std::make_unique<Stage>(std::move(parts)));
+    }
+  }
+
+  // What each holds between the two parts of its backward.
+  std::vector<std::int64_t> deferred_bytes() {
+    std::vector<Packet> messages;
+    for (const auto& stage : stages_) {
+      stage->begin_step(settings_);
+      std::vector<Packet> outputs(stage == stages_.back() ? 0 : 1);
+      stage->forward(0, std::move(messages), outputs);
+      messages = std::move(outputs);
+    }
+    std::vector<std::int64_t> bytes(stages_.size());
+    for (std::size_t stage = stages_.size(); stage-- > 0;) {
+      std::vector<Packet> outputs(stage == 0 ? 0 : 1);
+      stages_[stage]->input_grad(0, std::move(messages), outputs);
+      messages = std::move(outputs);
+      bytes[stage] = accounts_[stage]->live_bytes();
+    }
+    for (std::size_t stage = 0; stage < stages_.size(); ++stage) {
+      stages_[stage]->weight_grad(0);
+      stages_[stage]->end_step();
+      EXPECT_EQ(accounts_[stage]->live_bytes(), 0) << stage;
+    }
+    return bytes;
+  }
+
+ private:
+  StepSettings settings_;
+  std::vector<std::shared_ptr<MemoryAccount>> accounts_;
+  std::vector<std::unique_ptr<Stage>> stages_;
+};
+
+TEST(DeferredBytes, BetweenInputGradientAndWeightGradientAreWithinThreePercentOfThePrediction) {
+  for (const Example& example : {transformer(), unequal_cnn(), lstm()}) {
+    const int num_layers = example.chain.size();
+    const int third = num_layers / 3;
+    for (const DeferredWeights which : {DeferredWeights::kMatrices, DeferredWeights::kAll, DeferredWeights::kNone}) {
+      const Profile profile = profile_of(example, which);
+      for (const std::vector<int>& layers_per_stage :
+           {std::vector<int>{num_layers}, {third, third, num_layers - 2 * third}, std::vector<int>(num_layers, 1)}) {
+        const std::vector<std::int64_t> measured = StagesByHand(example, layers_per_stage, which).deferred_bytes();
+        const Costs costs = stage_costs(profile, layers_per_stage, {}, 0);
+        for (std::size_t stage = 0; stage < measured.size(); ++stage) {
+          const auto predicted = static_cast<double>(costs.stages[stage].split->deferred_bytes);
+          // The gradient of the loss is a number, and so is the loss.
+          EXPECT_NEAR(static_cast<double>(measured[stage]), predicted, 0.03 * predicted + 8)
+              << example.name << ", weights " << static_cast<int>(which) << ", stage " << stage << " of "
+              << measured.size();
+        }
+      }
+    }
+  }
 }
 
 TEST(MemoryLimit, RefusesWhatIsMoreAndNamesStageLayersActionAndBytes) {

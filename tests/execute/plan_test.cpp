@@ -222,6 +222,9 @@ TEST(ProfileOnMetaTest, HasTheBytesOfTheCpuAndSecondsFromOperations) {
         << on_cpu.layers[layer].name;
     EXPECT_EQ(on_meta.layers[layer].kept_output_bytes, on_cpu.layers[layer].kept_output_bytes)
         << on_cpu.layers[layer].name;
+    EXPECT_EQ(on_meta.layers[layer].deferred_bytes, on_cpu.layers[layer].deferred_bytes) << on_cpu.layers[layer].name;
+    EXPECT_EQ(on_meta.layers[layer].deferred_output_bytes, on_cpu.layers[layer].deferred_output_bytes)
+        << on_cpu.layers[layer].name;
     EXPECT_EQ(on_meta.layers[layer].parameter_bytes, on_cpu.layers[layer].parameter_bytes);
     EXPECT_NEAR(static_cast<double>(*on_meta.layers[layer].forward_working_bytes),
                 static_cast<double>(*on_cpu.layers[layer].forward_working_bytes), 1024)

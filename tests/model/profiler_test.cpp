@@ -99,6 +99,34 @@ TEST(ProfilerTest, ALayerThatWorksInPlaceHasTheInputGradientOfOneThatDoesNot) {
   }
 }
 
+TEST(ProfilerTest, InputsOfProductsAndGradientsOfTheirOutputsAreDeferred) {
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("first", 8, 8);
+  chain.add<torch::nn::Tanh>("tanh");
+  chain.add<torch::nn::Flatten>("view");
+  chain.add<torch::nn::Linear>("second", 8, 8);
+  constexpr std::int64_t kTensor = 4 * 8 * 4;
+  ProfileOptions options;
+  const std::vector<LayerProfile> layers = gpipe::profile(chain, torch::randn({4, 8}), options).layers;
+  EXPECT_EQ(layers[0].deferred_bytes, kTensor);  // the micro-batch itself counts nowhere
+  EXPECT_EQ(layers[0].deferred_output_bytes, 0);
+  EXPECT_EQ(layers[1].deferred_bytes, kTensor);  // for the second, through the view
+  EXPECT_EQ(layers[1].deferred_output_bytes, kTensor);
+  EXPECT_EQ(layers[2].deferred_bytes, 0);
+  EXPECT_EQ(layers[2].deferred_output_bytes, kTensor);
+  EXPECT_EQ(layers[3].deferred_bytes, kTensor);
+  EXPECT_EQ(layers[3].deferred_output_bytes, 0);
+  EXPECT_EQ(layers[3].input_grad_working_bytes, 2 * kTensor);           // the gradients of output and input
+  EXPECT_EQ(layers[3].weight_grad_working_bytes, kTensor + 8 * 8 * 4);  // and what is added to that of the weight
+  options.deferred_weights = DeferredWeights::kNone;
+  for (const LayerProfile& layer : gpipe::profile(chain, torch::randn({4, 8}), options).layers) {
+    EXPECT_EQ(layer.deferred_bytes, 0) << layer.name;
+    EXPECT_EQ(layer.input_grad_working_bytes, layer.backward_working_bytes) << layer.name;
+  }
+  options.count_bytes = false;
+  EXPECT_FALSE(has_deferred_bytes(gpipe::profile(chain, torch::randn({4, 8}), options).layers));
+}
+
 TEST(ProfilerTest, NumbersThatMakeNoSenseAreRefused) {
   const test::TestModel model = test::mlp();
   const auto refusal = [&](const ProfileOptions& options) {

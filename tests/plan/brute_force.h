@@ -55,6 +55,73 @@ inline double stage_seconds(const Profile& profile, const PartitionOptions& opti
   return compute / (options.workers.empty() ? 1 : options.workers[stage].speed) + messages;
 }
 
+// What a stage holds of one micro-batch.
+struct StageHoldings {
+  std::int64_t kept_inputs = 0;
+  std::int64_t held = 0;      // with kept_inputs
+  std::int64_t backward = 0;  // at work in a backward, with kept_inputs
+};
+
+struct SplitHoldings {
+  std::int64_t deferred = 0;
+  std::int64_t input_grad = 0;   // at work
+  std::int64_t weight_grad = 0;  // at work
+};
+
+inline SplitHoldings split_holdings(const Profile& profile, const StageHoldings& stage, int begin, int end) {
+  const int num_layers = static_cast<int>(profile.layers.size());
+  const auto deferred = [&](int first, int last) {
+    std::int64_t sum = 0;
+    for (int index = first; index < last; ++index) {
+      const LayerProfile& layer = profile.layers[index];
+      sum += layer.deferred_bytes.value_or(layer.activation_bytes);
+    }
+    return sum;
+  };
+  const auto deferred_output = [&](int boundary) {
+    return boundary == 0 || boundary == num_layers ? 0 : profile.layers[boundary - 1].deferred_output_bytes;
+  };
+  const bool is_known = std::any_of(profile.layers.begin(), profile.layers.end(),
+                                    [](const LayerProfile& layer) { return layer.deferred_bytes.has_value(); });
+  const std::int64_t most = std::max(stage.held, stage.backward);
+  if (!is_known) return {stage.held, most, most};
+
+  SplitHoldings split;
+  std::int64_t activations = stage.kept_inputs;
+  for (int index = begin; index < end; ++index) {
+    const LayerProfile& layer = profile.layers[index];
+    const std::int64_t backward = layer.backward_working_bytes.value_or(layer.activation_bytes);
+    const std::int64_t behind = std::max<std::int64_t>(0, deferred(index + 1, end) - deferred_output(end));
+    const std::int64_t at_work = activations + layer.input_grad_working_bytes.value_or(backward);
+    // A stage that leaves everything to its weight gradients accumulates nothing.
+    split.input_grad = std::max(split.input_grad, at_work + (deferred(0, begin) == 0 ? 0 : behind));
+    split.weight_grad =
+        std::max(split.weight_grad, deferred_output(begin) + deferred(begin, index) +
+                                        layer.weight_grad_working_bytes.value_or(deferred(index, index + 1)));
+    activations += layer.activation_bytes;
+  }
+  split.input_grad = std::max(split.input_grad, stage.held);
+  if (deferred(0, end) == 0) {
+    split.weight_grad = 0;
+  } else if (deferred(0, begin) == 0) {
+    std::int64_t grads = 0;
+    for (int boundary = begin + 1; boundary <= end && boundary < num_layers; ++boundary) {
+      std::int64_t crossing = profile.layers[boundary - 1].output_bytes;
+      for (const SkipProfile& skip : profile.skips) {
+        if (skip.from < boundary && skip.to >= boundary) crossing += skip.bytes;
+      }
+      grads = std::max(grads, crossing);
+    }
+    split.deferred = stage.held + grads;
+    split.input_grad = std::max(split.input_grad, split.deferred);
+    split.weight_grad = std::max(stage.backward, split.deferred);
+  } else {
+    split.deferred = deferred(begin, end) - deferred_output(end) + deferred_output(begin);
+    split.weight_grad = std::max(split.weight_grad, split.deferred);
+  }
+  return split;
+}
+
 inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, const std::vector<Live>& live, int begin,
                                 int end) {
   std::int64_t weights = 0;
@@ -83,10 +150,15 @@ inline std::int64_t stage_bytes(const Profile& profile, int optimizer_slots, con
       kept_inputs += skip.bytes;
     }
   }
-  const std::int64_t at_work = std::max(forward + inputs, backward + kept_inputs);
+  const std::int64_t whole = std::max(forward + inputs, backward + kept_inputs);
+  const SplitHoldings split =
+      split_holdings(profile, {kept_inputs, activations + kept_inputs, backward + kept_inputs}, begin, end);
   std::int64_t peak = 0;
   for (const Live& held : live) {
-    std::int64_t bytes = held.inputs * inputs;
+    const std::int64_t at_work = held.work == Live::Work::kInputGrad    ? split.input_grad
+                                 : held.work == Live::Work::kWeightGrad ? split.weight_grad
+                                                                        : whole;
+    std::int64_t bytes = held.inputs * inputs + held.deferred * split.deferred;
     if (held.activations > 0) bytes += (held.activations - 1) * (activations + kept_inputs) + at_work;
     peak = std::max(peak, bytes);
   }

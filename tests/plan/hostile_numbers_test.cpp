@@ -100,8 +100,17 @@ TEST(HostileNumbers, InEachFieldOfAProfileAreRefusedOrPlanned) {
       [](LayerProfile& layer) -> std::int64_t& { return layer.buffer_bytes; },
       [](LayerProfile& layer) -> std::int64_t& { return layer.gradient_bytes.emplace(0); },
       [](LayerProfile& layer) -> std::int64_t& { return layer.forward_working_bytes.emplace(0); },
-      [](LayerProfile& layer) -> std::int64_t& { return layer.backward_working_bytes.emplace(0); }};
-  for (const Recompute recompute : {Recompute::kNever, Recompute::kAuto}) {
+      [](LayerProfile& layer) -> std::int64_t& { return layer.backward_working_bytes.emplace(0); },
+      [](LayerProfile& layer) -> std::int64_t& { return layer.deferred_bytes.emplace(0); },
+      [](LayerProfile& layer) -> std::int64_t& { return layer.deferred_output_bytes; },
+      [](LayerProfile& layer) -> std::int64_t& { return layer.input_grad_working_bytes.emplace(0); },
+      [](LayerProfile& layer) -> std::int64_t& {
+        layer.deferred_bytes = 8;
+        return layer.weight_grad_working_bytes.emplace(0);
+      }};
+  for (const auto& [schedule, recompute] :
+       {std::pair("1f1b", Recompute::kNever), std::pair("1f1b", Recompute::kAuto),
+        std::pair("zb-h1", Recompute::kNever), std::pair("zb-h1", Recompute::kAuto)}) {
     for (const auto& field : fields) {
       for (const std::int64_t value : {std::int64_t{-1}, kMax / 4, kMax / 2, kMax - 300, kMax}) {
         for (std::size_t layer = 0; layer < 4; ++layer) {
@@ -110,6 +119,7 @@ TEST(HostileNumbers, InEachFieldOfAProfileAreRefusedOrPlanned) {
           PlanOptions options;
           options.num_stages = 2;
           options.num_micro_batches = 4;
+          options.schedule = schedule;
           options.recompute = recompute;
           options.memory_limit_bytes = kMax;
           goes_well([&] { plan(profile, options); });

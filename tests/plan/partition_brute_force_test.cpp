@@ -31,6 +31,7 @@ struct Features {
   bool memory = false;
   bool links = false;   // of different workers
   bool limits = false;  // of different workers
+  bool split = false;
 };
 
 // Chains whose seconds are multiples of 1/8, so that no sum is rounded.
@@ -63,6 +64,9 @@ class RandomChain {
     std::vector<std::vector<Live>> live(num_stages);
     for (int stage = 0; stage < num_stages; ++stage) {
       live[stage] = {{1 + (num_stages - stage) % 4, 0}, {1, (num_stages + stage) % 3}};
+      if (!features_.split) continue;
+      live[stage].push_back({1 + stage % 2, stage % 2, (num_stages - stage) % 3, Live::Work::kInputGrad});
+      live[stage].push_back({1, 0, 1 + (num_stages + stage) % 3, Live::Work::kWeightGrad});
     }
     return live;
   }
@@ -91,6 +95,7 @@ class RandomChain {
     }
     if (between(0, 1) == 0) layer.forward_working_bytes = layer.activation_bytes + between(0, 9);
     if (between(0, 1) == 0) layer.backward_working_bytes = layer.activation_bytes + between(0, 9);
+    if (features_.split) defer(layer);
     return layer;
   }
 
@@ -102,6 +107,18 @@ class RandomChain {
       worker.link_to_next = LinkCosts{between(0, 4) * 0.25, std::ldexp(1, between(0, 3))};
     }
     return worker;
+  }
+
+  void defer(LayerProfile& layer) {
+    const bool has_deferred = between(0, 2) > 0;
+    if (has_deferred) layer.deferred_bytes = std::max(0, between(-3, 6));
+    const std::int64_t before = profile.layers.empty() ? 0 : profile.layers.back().deferred_output_bytes;
+    if (between(0, 1) == 0) {
+      layer.deferred_output_bytes =
+          between(0, static_cast<int>(std::min(deferred_bytes(layer) + before, layer.output_bytes)));
+    }
+    if (between(0, 1) == 0) layer.input_grad_working_bytes = layer.activation_bytes + between(0, 9);
+    if (between(0, 1) == 0) layer.weight_grad_working_bytes = deferred_bytes(layer) + between(0, 9);
   }
 
   void add_skips() {
@@ -179,7 +196,7 @@ int compare_with_brute_force(const Features& features, int num_chains) {
 
 Features features(const std::string& letters) {
   const auto has = [&](char letter) { return letters.find(letter) != std::string::npos; };
-  return {has('0'), has('m'), has('k'), has('s'), has('r'), has('f'), has('l'), has('d'), has('w')};
+  return {has('0'), has('m'), has('k'), has('s'), has('r'), has('f'), has('l'), has('d'), has('w'), has('i')};
 }
 
 TEST(PartitionBruteForce, EqualsBruteForceOnRandomChains) { EXPECT_EQ(compare_with_brute_force({}, 1000), 2000); }
@@ -219,7 +236,7 @@ TEST(PartitionBruteForce, EqualsBruteForceWithRecomputedOrMissingBackwards) {
 }
 
 TEST(PartitionBruteForce, EqualsBruteForceWithAMemoryLimit) {
-  for (const char* letters : {"l", "lk", "l0smkr"}) {
+  for (const char* letters : {"l", "lk", "l0smkr", "li", "lik", "li0smkr"}) {
     const int feasible = compare_with_brute_force(features(letters), 1000);
     EXPECT_GT(feasible, 400) << letters;
     EXPECT_LT(feasible, 1600) << letters;

@@ -28,6 +28,9 @@ Profile model() {
     layer.kept_output_bytes = 7;
     layer.forward_working_bytes = 130;
     layer.backward_working_bytes = 140;
+    layer.deferred_bytes = 60;
+    layer.input_grad_working_bytes = 150;
+    layer.weight_grad_working_bytes = 80;
     profile.layers.push_back(layer);
   }
   profile.skips = {{"skip", 0, 7, 50}};
@@ -106,6 +109,10 @@ TEST(PlanJson, ComesBackBitForBit) {
     EXPECT_EQ(again.costs.stages[stage].kept_input_bytes, plan.costs.stages[stage].kept_input_bytes);
     EXPECT_EQ(again.costs.stages[stage].forward_working_bytes, plan.costs.stages[stage].forward_working_bytes);
     EXPECT_EQ(again.costs.stages[stage].backward_working_bytes, plan.costs.stages[stage].backward_working_bytes);
+    const SplitBytes& split = *again.costs.stages[stage].split;
+    EXPECT_EQ(split.deferred_bytes, plan.costs.stages[stage].split->deferred_bytes);
+    EXPECT_EQ(split.input_grad_working_bytes, plan.costs.stages[stage].split->input_grad_working_bytes);
+    EXPECT_EQ(split.weight_grad_working_bytes, plan.costs.stages[stage].split->weight_grad_working_bytes);
   }
   EXPECT_EQ(to_json(again), to_json(plan));
   EXPECT_EQ(schedule_of(again), schedule_of(plan));
@@ -120,6 +127,15 @@ TEST(PlanJson, WhatIsAbsentStaysAbsent) {
   EXPECT_TRUE(again.costs.workers.empty());
   EXPECT_EQ(again.costs.link.bytes_per_second, std::numeric_limits<double>::infinity());
   EXPECT_EQ(to_json(again), to_json(plain()));
+}
+
+TEST(PlanJson, WhatASplitBackwardHoldsIsGivenWholeOrNotAtAll) {
+  Plan without = plain();
+  for (StageCosts& stage : without.costs.stages) stage.split.reset();
+  const std::string text = to_json(without);
+  EXPECT_EQ(parse_plan(text).costs.stages[0].split, std::nullopt);
+  EXPECT_THAT(refusal(with(text, "\"layers\"", "\"deferred_bytes\":3,\"layers\"")),
+              HasSubstr("\"input_grad_working_bytes\" is missing, and others that go with it are given"));
 }
 
 TEST(PlanJson, SaysWhereAndWhyItIsRefused) {

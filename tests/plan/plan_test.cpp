@@ -277,6 +277,67 @@ TEST(StageCosts, AStageThatPassesItsInputOnHoldsNothing) {
   EXPECT_EQ(costs.stages[2].kept_input_bytes, 80);
 }
 
+TEST(StageCosts, WhatIsDeferredIsHeldByTheStageThatNeedsIt) {
+  Profile profile = equal_layers(6);  // of 100 bytes of activations, 1000 of output
+  EXPECT_EQ(stage_costs(profile, {2, 2, 2}, {}, 1).stages[1].split, std::nullopt);
+  for (LayerProfile& layer : profile.layers) {
+    layer.deferred_bytes = 70;
+    layer.deferred_output_bytes = 30;
+    layer.kept_output_bytes = 10;
+    layer.backward_working_bytes = 140;
+    layer.input_grad_working_bytes = 150;
+    layer.weight_grad_working_bytes = 90;
+  }
+  profile.skips = {{"over", 0, 5, 7}};
+  const Costs costs = stage_costs(profile, {2, 2, 2}, {}, 1);
+  // Nothing waits for the gradient of the input: the first stage holds its graph and the gradients that came to it.
+  EXPECT_EQ(costs.stages[0].split->deferred_bytes, 200 - 10 + 1000 + 7);
+  EXPECT_EQ(costs.stages[0].split->input_grad_working_bytes, 200 - 10 + 1000 + 7);
+  EXPECT_EQ(costs.stages[0].split->weight_grad_working_bytes, 100 + 140);
+  EXPECT_EQ(costs.stages[1].split->deferred_bytes, 2 * 70 - 30 + 30);     // what goes, and what comes
+  EXPECT_EQ(costs.stages[1].split->input_grad_working_bytes, 100 + 150);  // more than 150 + 70 - 30
+  EXPECT_EQ(costs.stages[1].split->weight_grad_working_bytes, 30 + 70 + 90);
+  EXPECT_EQ(costs.stages[2].split->deferred_bytes, 2 * 70 + 30);
+  profile.layers[4].input_grad_working_bytes = 200;
+  EXPECT_EQ(stage_costs(profile, {2, 2, 2}, {}, 1).stages[2].split->input_grad_working_bytes, 200 + 70);
+}
+
+TEST(StageCosts, WithoutAnythingDeferredTheInputGradientIsTheWholeBackward) {
+  Profile profile = equal_layers(4);
+  for (LayerProfile& layer : profile.layers) layer.deferred_bytes = 0;
+  const Costs costs = stage_costs(profile, {2, 2}, {}, 1);
+  for (const StageCosts& stage : costs.stages) {
+    EXPECT_EQ(stage.split->deferred_bytes, 0);
+    EXPECT_EQ(stage.split->input_grad_working_bytes, 200);
+    EXPECT_EQ(stage.split->weight_grad_working_bytes, 0);
+  }
+}
+
+TEST(Partition, PredictsAtLeastWhatTheStagesHold) {
+  Profile profile = equal_layers(8);
+  for (std::size_t index = 0; index < profile.layers.size(); ++index) {
+    LayerProfile& layer = profile.layers[index];
+    layer.deferred_bytes = 50 + 20 * static_cast<std::int64_t>(index);
+    layer.deferred_output_bytes = 20;
+    layer.output_bytes = 60;
+    layer.backward_working_bytes = 140;
+    layer.input_grad_working_bytes = 150;
+    layer.weight_grad_working_bytes = *layer.deferred_bytes + 30;
+  }
+  for (const char* name : {"zb-h1", "zb-h2", "1f1b"}) {
+    PlanOptions options;
+    options.num_stages = 4;
+    options.num_micro_batches = 8;
+    options.schedule = name;
+    const Plan plan = plan_with_layers(profile, options, {2, 2, 2, 2});
+    const std::vector<std::int64_t> peaks = peak_bytes_by_worker(schedule_of(plan), stage_bytes(plan.costs));
+    for (std::size_t stage = 0; stage < 4; ++stage) {
+      EXPECT_GE(plan.partition.stages[stage].bytes, peaks[stage]) << name << " " << stage;
+      EXPECT_LE(plan.partition.stages[stage].bytes, peaks[stage] * 5 / 4) << name << " " << stage;
+    }
+  }
+}
+
 TEST(StageCosts, EndAtTheLargestNumberInsteadOfWrappingAround) {
   Profile profile = equal_layers(1);
   profile.layers[0].parameter_bytes = std::numeric_limits<std::int64_t>::max() / 2;

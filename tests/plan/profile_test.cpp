@@ -6,6 +6,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <functional>
 #include <limits>
 #include <random>
 #include <string>
@@ -77,6 +78,10 @@ Profile awkward_profile() {
   layer.kept_output_bytes = 12;
   layer.forward_working_bytes = kMaxBytes;
   layer.backward_working_bytes = kMaxBytes - 1;
+  layer.deferred_bytes = 17;
+  layer.deferred_output_bytes = 10;
+  layer.input_grad_working_bytes = kMaxBytes - 2;
+  layer.weight_grad_working_bytes = 19;
   profile.samples_per_micro_batch = 3;
   profile.layers.push_back(layer);
   profile.layers.push_back({});
@@ -104,6 +109,10 @@ TEST(Profile, ComesBackFromItsJsonBitForBit) {
     EXPECT_EQ(again.layers[layer].kept_output_bytes, profile.layers[layer].kept_output_bytes);
     EXPECT_EQ(again.layers[layer].forward_working_bytes, profile.layers[layer].forward_working_bytes);
     EXPECT_EQ(again.layers[layer].backward_working_bytes, profile.layers[layer].backward_working_bytes);
+    EXPECT_EQ(again.layers[layer].deferred_bytes, profile.layers[layer].deferred_bytes);
+    EXPECT_EQ(again.layers[layer].deferred_output_bytes, profile.layers[layer].deferred_output_bytes);
+    EXPECT_EQ(again.layers[layer].input_grad_working_bytes, profile.layers[layer].input_grad_working_bytes);
+    EXPECT_EQ(again.layers[layer].weight_grad_working_bytes, profile.layers[layer].weight_grad_working_bytes);
   }
   EXPECT_EQ(again.samples_per_micro_batch, 3);
   ASSERT_EQ(again.skips.size(), profile.skips.size());
@@ -244,6 +253,11 @@ TEST(Profile, FieldsThatOlderFilesLackMayBeAbsent) {
   EXPECT_EQ(profile.layers[0].forward_working_bytes, std::nullopt);
   EXPECT_EQ(profile.layers[0].backward_working_bytes, std::nullopt);
   EXPECT_EQ(working_bytes(profile.layers[0]), 4);
+  EXPECT_EQ(profile.layers[0].deferred_bytes, std::nullopt);
+  EXPECT_EQ(deferred_bytes(profile.layers[0]), 4);
+  EXPECT_EQ(profile.layers[0].deferred_output_bytes, 0);
+  EXPECT_EQ(input_grad_working_bytes(profile.layers[0]), 4);
+  EXPECT_EQ(weight_grad_working_bytes(profile.layers[0]), 4);
 }
 
 TEST(Profile, TakesKeptOutputsOfAnySizeWithoutAddingThemUp) {
@@ -259,11 +273,38 @@ TEST(Profile, RefusesBytesThatContradictEachOther) {
   EXPECT_THAT(layer_refusal("\"name\"", "\"kept_output_bytes\":5,\"name\""),
               AllOf(HasSubstr("layer 1 \"conv\": \"kept_output_bytes\" is 5"),
                     HasSubstr("at most \"output_bytes\" (5), and \"activation_bytes\" with")));
-  for (const std::string field : {"forward_working_bytes", "backward_working_bytes"}) {
+  for (const std::string field : {"forward_working_bytes", "backward_working_bytes", "input_grad_working_bytes"}) {
     EXPECT_THAT(
         layer_refusal("\"name\"", "\"" + field + "\":3,\"name\""),
         AllOf(HasSubstr("layer 1 \"conv\": \"" + field + "\" is 3"), HasSubstr("at least \"activation_bytes\" (4)")));
   }
+  EXPECT_THAT(layer_refusal("\"name\"", "\"deferred_bytes\":2,\"deferred_output_bytes\":3,\"name\""),
+              AllOf(HasSubstr("layer 1 \"conv\": \"deferred_output_bytes\" is 3"),
+                    HasSubstr("at most \"output_bytes\" (5), and \"deferred_bytes\" with")));
+  EXPECT_THAT(layer_refusal("\"name\"", "\"deferred_bytes\":6,\"weight_grad_working_bytes\":5,\"name\""),
+              AllOf(HasSubstr("layer 1 \"conv\": \"weight_grad_working_bytes\" is 5"),
+                    HasSubstr("at least \"deferred_bytes\" (6)")));
+}
+
+TEST(Profile, RefusesDeferredBytesThatContradictEachOtherInAProgramToo) {
+  const auto problem = [](const std::function<void(LayerProfile&)>& change) -> std::string {
+    Profile profile = parse_profile(document(kLayer));
+    change(profile.layers[0]);
+    try {
+      check_profile(profile);
+    } catch (const InvalidArgument& error) {
+      return error.what();
+    }
+    return "none";
+  };
+  EXPECT_EQ(problem([](LayerProfile& layer) { layer.deferred_bytes = 9; }), "none");
+  EXPECT_THAT(problem([](LayerProfile& layer) { layer.deferred_bytes = -1; }), HasSubstr("deferred_bytes is -1"));
+  EXPECT_THAT(problem([](LayerProfile& layer) { layer.deferred_output_bytes = 5; }),
+              HasSubstr("deferred_output_bytes is 5; expected at most output_bytes (5), and deferred_bytes"));
+  EXPECT_THAT(problem([](LayerProfile& layer) { layer.input_grad_working_bytes = 3; }),
+              HasSubstr("input_grad_working_bytes is 3; expected at least activation_bytes (4)"));
+  EXPECT_THAT(problem([](LayerProfile& layer) { layer.weight_grad_working_bytes = 3; }),
+              HasSubstr("weight_grad_working_bytes is 3; expected at least deferred_bytes (4)"));
 }
 
 TEST(Profile, RefusesSamplesThatAreNotAWholeNumber) {

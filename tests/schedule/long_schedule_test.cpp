@@ -112,7 +112,8 @@ TEST(LongSchedule, HoldsAndRecomputesWhatTheWholeScheduleDoes) {
         const LongSchedule few = with_recompute(make_long_schedule(info.name, num_workers, num_micro_batches), mode);
         std::vector<StageBytes> bytes;
         for (int stage = 0; stage < all.num_stages; ++stage) {
-          bytes.push_back({1000 + stage, 100 + 7 * stage, 10 + stage, 3, 500 - 20 * stage, 150 * stage});
+          bytes.push_back({1000 + stage, 100 + 7 * stage, 10 + stage, 3, 500 - 20 * stage, 150 * stage,
+                           SplitBytes{90 + 9 * stage, 120 + 60 * stage, 300 - 30 * stage}});
         }
         EXPECT_EQ(peak_bytes_by_worker(few, bytes), peak_bytes_by_worker(all, bytes));
         const auto live = peak_live_by_stage(few);
@@ -123,13 +124,18 @@ TEST(LongSchedule, HoldsAndRecomputesWhatTheWholeScheduleDoes) {
         }
         for (int stage = 0; stage < all.num_stages; ++stage) {
           EXPECT_EQ(recompute_share(few)[stage], share[stage] / num_micro_batches);
-          for (const int inputs : {0, 1, 10}) {
-            const auto most = [&](const std::vector<Live>& held) {
-              int largest = 0;
-              for (const Live& one : held) largest = std::max(largest, 10 * one.activations + inputs * one.inputs);
-              return largest;
-            };
-            EXPECT_EQ(most(live[stage]), most(all_live[stage])) << stage << " " << inputs;
+          for (const int other : {0, 1, 10}) {
+            for (const Live::Work work : {Live::Work::kWhole, Live::Work::kInputGrad, Live::Work::kWeightGrad}) {
+              const auto most = [&](const std::vector<Live>& held) {
+                int largest = 0;
+                for (const Live& one : held) {
+                  if (one.work != work) continue;
+                  largest = std::max(largest, 10 * one.activations + other * one.inputs + (10 - other) * one.deferred);
+                }
+                return largest;
+              };
+              EXPECT_EQ(most(live[stage]), most(all_live[stage])) << stage << " " << other;
+            }
           }
         }
       }

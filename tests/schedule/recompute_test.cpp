@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 #include "gpipe/error.h"
@@ -119,10 +120,50 @@ TEST(Liveness, OneMicroBatchIsWorkedOnAndTheOthersAreHeld) {
             (std::vector<std::int64_t>{50 + 1 + 40}));
 }
 
+TEST(Liveness, FromTheInputGradientToTheWeightGradientWhatIsDeferredIsHeld) {
+  const auto peak = [](const char* text, const SplitBytes& split) {
+    return peak_bytes_by_worker(parse_text(text), {StageBytes{1000, 100, 10, 4, 110, 120, split}}).front();
+  };
+  // Two others deferred, and the third in its forward: 110 and its input.
+  EXPECT_EQ(peak("F0 I0 F1 I1 F2 I2 W0 W1 W2", {50, 105, 60}), 1000 + 2 * 50 + 110 + 10);
+  // The third in its input gradient, with what is kept of the input.
+  EXPECT_EQ(peak("F0 I0 F1 I1 F2 I2 W0 W1 W2", {50, 130, 60}), 1000 + 2 * 50 + 130 + 4);
+  // All three, of which one in its weight gradient.
+  EXPECT_EQ(peak("F0 I0 F1 I1 F2 I2 W0 W1 W2", {50, 105, 200}), 1000 + 2 * 50 + 200);
+  EXPECT_EQ(peak("F0 I0 F1 I1 F2 I2 W0 W1 W2", {150, 105, 0}), 1000 + 3 * 150);
+  // Two more that keep their activations and a part of the input.
+  EXPECT_EQ(peak("F0 F1 F2 I0 W0 I1 W1 I2 W2", {50, 130, 60}), 1000 + 2 * 104 + 130 + 4);
+  // A whole backward next to what is deferred.
+  EXPECT_EQ(peak("F0 I0 F1 B1 W0", {50, 0, 0}), 1000 + 50 + 120 + 4);
+}
+
+TEST(Liveness, CountsMicroBatchesByWhatIsHeldOfThem) {
+  const auto live = peak_live_by_stage(parse_text("F0 F1 I0 I1 W0 F2 W1 I2 W2"))[0];
+  const auto count = [&](Live::Work work, int activations, int deferred) {
+    return std::count_if(live.begin(), live.end(), [&](const Live& one) {
+      return one.work == work && one.activations == activations && one.deferred == deferred && one.inputs == 0;
+    });
+  };
+  EXPECT_EQ(live.size(), 6u);
+  EXPECT_EQ(count(Live::Work::kWhole, 2, 0), 1);       // F1
+  EXPECT_EQ(count(Live::Work::kWhole, 1, 1), 1);       // F2, beside 1
+  EXPECT_EQ(count(Live::Work::kInputGrad, 2, 0), 1);   // I0, beside the activations of 1
+  EXPECT_EQ(count(Live::Work::kInputGrad, 1, 1), 1);   // I1, beside what is deferred of 0
+  EXPECT_EQ(count(Live::Work::kWeightGrad, 1, 1), 1);  // W0
+  EXPECT_EQ(count(Live::Work::kWeightGrad, 2, 0), 1);  // W1, beside the activations of 2
+}
+
+TEST(Liveness, WithoutKnowledgeOfTheSplitAWeightGradientNeedsWhatABackwardDoes) {
+  const std::vector<StageBytes> bytes(1, StageBytes{1000, 100, 10, 4, 110, 120});
+  EXPECT_EQ(peak_bytes_by_worker(parse_text("F0 I0 F1 I1 W0 W1"), bytes),
+            (std::vector<std::int64_t>{1000 + 104 + 124}));
+}
+
 TEST(Liveness, PeakBytesDoNotOverflow) {
   constexpr std::int64_t kMax = std::numeric_limits<std::int64_t>::max();
-  const std::vector<StageBytes> bytes(1, StageBytes{kMax, kMax, kMax});
+  const std::vector<StageBytes> bytes(1, StageBytes{kMax, kMax, kMax, 0, 0, 0, SplitBytes{kMax, kMax, kMax}});
   EXPECT_EQ(peak_bytes_by_worker(schedules::gpipe(1, 8), bytes), (std::vector<std::int64_t>{kMax}));
+  EXPECT_EQ(peak_bytes_by_worker(schedules::zb_h1(1, 8), bytes), (std::vector<std::int64_t>{kMax}));
   ValidateOptions options;
   options.stages = bytes;
   options.memory_limit_bytes = {1000};

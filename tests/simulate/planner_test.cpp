@@ -594,6 +594,10 @@ TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
   Profile profile = equal_layers(1);
   profile.layers[0].forward_working_bytes = 101;
   profile.layers[0].backward_working_bytes = 105;
+  profile.layers[0].deferred_bytes = 61;
+  profile.layers[0].deferred_output_bytes = 5;
+  profile.layers[0].input_grad_working_bytes = 103;
+  profile.layers[0].weight_grad_working_bytes = 71;
   profile.layers[0].buffer_bytes = 7;
   profile.layers[0].input_grad_seconds = 1;
   profile.skips = {{"skip", 0, 0, 9}};
@@ -605,6 +609,10 @@ TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
   EXPECT_EQ(scaled.layers[0].activation_bytes, 150);
   EXPECT_EQ(scaled.layers[0].forward_working_bytes, 152);
   EXPECT_EQ(scaled.layers[0].backward_working_bytes, 158);
+  EXPECT_EQ(scaled.layers[0].deferred_bytes, 92);
+  EXPECT_EQ(scaled.layers[0].deferred_output_bytes, 8);
+  EXPECT_EQ(scaled.layers[0].input_grad_working_bytes, 155);
+  EXPECT_EQ(scaled.layers[0].weight_grad_working_bytes, 107);
   EXPECT_EQ(scaled.layers[0].output_bytes, 30);
   EXPECT_EQ(scaled.layers[0].kept_output_bytes, 30);
   EXPECT_EQ(scaled.skips[0].bytes, 14);

@@ -74,6 +74,7 @@ Profile measure_layers(const Model& model, const PipelineOptions& options, Worke
   wanted.repeats = 3;
   wanted.budget_seconds = 2;
   wanted.count_bytes = options.measure_memory() || options.recompute() == Recompute::kAuto;
+  wanted.deferred_weights = options.deferred_weights();
   bool in_loss = false;
   if (loss) {
     wanted.loss = [&](const Tensors& outputs) {
