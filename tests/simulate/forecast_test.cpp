@@ -132,6 +132,28 @@ TEST(Forecast, NoticesASlowWorkerThatMakesItselfFeltLate) {
   }
 }
 
+// Each link carries an activation and a skip of each micro-batch, for longer than a worker takes to make them.
+TEST(Forecast, IsTheSimulatedStepWhereSharedLinksAreTheSlowest) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    const int num_micro_batches = 6'000;
+    const Schedule all = make_schedule(info.name, 3, num_micro_batches);
+    Costs costs = uniform_costs(all);
+    costs.workers.resize(3);
+    costs.workers[0].link_to_next = LinkCosts{0.5, 10};
+    costs.workers[1].link_to_next = LinkCosts{0.25, 7};
+    for (int stage = 0; stage < all.num_stages; ++stage) {
+      costs.stages[stage].output_bytes = 40 + stage;
+      if (stage == 0) continue;
+      costs.routes.skips.push_back({stage - 1, stage});
+      costs.skip_bytes.push_back(30 - stage);
+    }
+    SCOPED_TRACE(info.name);
+    expect_same(make_long_schedule(info.name, 3, num_micro_batches), all, costs);
+    // The slowest link takes its messages one after the other.
+    EXPECT_GT(forecast_seconds(make_long_schedule(info.name, 3, num_micro_batches), costs), num_micro_batches * 69 / 7);
+  }
+}
+
 TEST(Forecast, RefusesCostsThatAddUpToNoNumber) {
   const LongSchedule schedule = make_long_schedule("1f1b", 2, 2147483647);
   StageCosts costs;
