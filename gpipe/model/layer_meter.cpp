@@ -61,6 +61,14 @@ class Watched {
       if (memory.back() != nullptr) storages_.back().emplace(tensor.storage().getWeakStorageImpl());
     }
   }
+  // These are what `inputs` have become.
+  void note_same_memory(const Watched& inputs) {
+    for (std::size_t index = 0; index < uses.size(); ++index) {
+      const auto same = std::find(inputs.memory.begin(), inputs.memory.end(), memory[index]);
+      if (same == inputs.memory.end() || memory[index] == nullptr) continue;
+      uses[index].same_input = static_cast<int>(same - inputs.memory.begin());
+    }
+  }
   void note_what_is_kept() {
     for (std::size_t index = 0; index < uses.size(); ++index) {
       uses[index].kept = storages_[index] && !storages_[index]->expired();
@@ -153,18 +161,13 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
     }
   }
   Watched watched_outputs(outputs);
-  for (std::size_t index = 0; index < watched_outputs.uses.size(); ++index) {
-    const auto same =
-        std::find(watched_inputs.memory.begin(), watched_inputs.memory.end(), watched_outputs.memory[index]);
-    if (same == watched_inputs.memory.end() || watched_outputs.memory[index] == nullptr) continue;
-    watched_outputs.uses[index].same_input = static_cast<int>(same - watched_inputs.memory.begin());
-  }
+  watched_outputs.note_same_memory(watched_inputs);
   for (const at::Tensor& tensor : more_roots ? more_roots() : Tensors()) outputs.push_back(tensor);
   if (!input_edges.empty()) {
     measure.seconds.input_grad = input_grad_seconds(input_edges, outputs, [this] { return now(); });
   }
   Tensors grads = ones_like(outputs);
-  std::int64_t grad_bytes = bytes_of(grads);
+  const std::int64_t grad_bytes = bytes_of(grads);
   LayerGraph graph{std::move(boundary), Roots(outputs)};
   outputs.clear();
   ReadyBackward backward;
@@ -173,7 +176,6 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
     backward = detail::SplitBackward(*deferred_weights).run_inputs(graph, std::move(grads));
     measure.bytes.input_grad_working = peak_bytes() - before;
     graph.boundary->take_grads();
-    grad_bytes = 0;  // they are gone, or kept
   } else {
     backward = graph.roots.backward_from(std::move(grads));
   }
@@ -181,13 +183,15 @@ LayerMeasure LayerMeter::run(const MeteredForward& forward, const MoreRoots& mor
   watched_outputs.note_what_is_kept();
   measure.bytes.inputs = watched_inputs.uses;
   measure.bytes.outputs = watched_outputs.uses;
-  measure.bytes.kept = live_bytes() - before - grad_bytes;
+  const std::int64_t at_backward_bytes = live_bytes();
 
   reset_peak();
   const double middle = now();
   backward.run();
   measure.seconds.backward = now() - middle;
   measure.bytes.backward_working = peak_bytes() - before;
+  // Some of what a layer makes stays, such as the sums of a batch norm: it is not deferred.
+  measure.bytes.kept = at_backward_bytes - (deferred_weights ? live_bytes() : before + grad_bytes);
   return measure;
 }
 

@@ -66,12 +66,12 @@ struct Partition {
 //   I      = output_bytes of layer begin-1 and the bytes of the skips stashed before the stage and popped in it
 //   kept   = what of the input the graph holds: kept_output_bytes of layer begin-1, and the skips
 //   D      = deferred_bytes, without deferred_output_bytes of layer end-1 unless the model ends there, and with those
-//            of layer begin-1: what is held from an input gradient to its weight gradient. Skips are not: they are added
-//            up, or put together, before a weight sees them
+//            of layer begin-1: what is held from an input gradient to its weight gradient. Skips are not: they are
+//            added up, or put together, before a weight sees them
 //   work   = the larger of I + Wf, in a forward or a recompute, and kept + Wb, in a backward; kept + Wi in an input
 //            gradient; Ww in a weight gradient
-//   Wf, Wb = the most, over the layers, of forward_working_bytes, or backward_working_bytes, and activation_bytes of the
-//            layers before it in the stage; the first layer's input counts in I only
+//   Wf, Wb = the most, over the layers, of forward_working_bytes, or backward_working_bytes, and activation_bytes of
+//            the layers before it in the stage; the first layer's input counts in I only
 //   Wi     = the most, over the layers, of input_grad_working_bytes, activation_bytes of the layers before it and what
 //            those behind it have deferred
 //   Ww     = the most, over the layers, of weight_grad_working_bytes and deferred_bytes of the layers before it
@@ -79,9 +79,9 @@ struct Partition {
 // gradients, and all of the backward is left to the weight gradients. Then, where the stage itself defers anything,
 //   D      = A + kept + the gradients of what the stage hands on, which the loss has none of
 //   Ww     = kept + Wb
-// A partition takes for these gradients the largest of all cuts it could have had, and counts Wi as above, so that a
-// stage with more layers never seems to hold less. If no layer has deferred_bytes, D = A + kept, and an input or weight
-// gradient works as a backward.
+// A partition takes for these gradients the largest of any cut within the stage or at its end, and Wi as above, without
+// what is deferred, so that a stage with more layers never seems to hold less. If no layer has deferred_bytes, D = A +
+// kept, and an input or weight gradient works as a backward.
 //
 // A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
 // forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver

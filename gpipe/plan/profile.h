@@ -89,8 +89,8 @@ bool has_deferred_bytes(const std::vector<LayerProfile>& layers);
 
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
 // bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations
-// or the kept output of the layer before, a deferred output likewise of what is deferred, working bytes are at least the
-// activations, those of the weight gradient at least what is deferred, and skips go forward between layers that exist.
+// or the kept output of the layer before, a deferred output likewise of the deferred bytes, working bytes are at least
+// the activations, those of a weight gradient at least deferred_bytes, and skips go forward between existing layers.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8

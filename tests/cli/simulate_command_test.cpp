@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "gpipe/schedule/registry.h"
@@ -16,7 +17,7 @@ using ::testing::Not;
 using ::testing::StartsWith;
 
 // Four layers that cost what a worker costs by default.
-std::string make_profile() {
+std::string make_profile(std::optional<int> deferred_bytes = std::nullopt) {
   json profile = {{"layers", json::array()}};
   for (const char* name : {"a", "b", "c", "d"}) {
     profile["layers"].push_back({{"name", name},
@@ -25,6 +26,7 @@ std::string make_profile() {
                                  {"parameter_bytes", 8},
                                  {"activation_bytes", 16},
                                  {"output_bytes", 4}});
+    if (deferred_bytes) profile["layers"].back()["deferred_bytes"] = *deferred_bytes;
   }
   return profile.dump();
 }
@@ -218,6 +220,18 @@ TEST(SimulateCommand, SplitsAProfileIntoTheStagesOfTheSchedule) {
   EXPECT_THAT(with({"--balance", "3,x"}).err, HasSubstr("--balance: 'x' is not a whole number"));
   EXPECT_THAT(with({"--forward", "2"}).err, HasSubstr("--profile already says"));
   EXPECT_THAT(run_gpipe(simulate("1f1b", {"--balance", "1,1"})).err, HasSubstr("add --profile"));
+}
+
+TEST(SimulateCommand, CountsWhatASplitBackwardHoldsUntilItsWeightGradient) {
+  const TemporaryFolder folder;
+  const auto peak_bytes = [&](const char* schedule, std::optional<int> deferred_bytes) -> int {
+    const std::string profile = folder.write("p.json", make_profile(deferred_bytes));
+    return simulate_json(schedule, {"--profile", profile})["workers"][1]["peak_bytes"];
+  };
+  EXPECT_EQ(peak_bytes("1f1b", 20), peak_bytes("1f1b", std::nullopt));
+  EXPECT_EQ(peak_bytes("zb-h1", 16), peak_bytes("zb-h1", std::nullopt));
+  EXPECT_LE(peak_bytes("zb-h1", 8), peak_bytes("zb-h1", 16));
+  EXPECT_GT(peak_bytes("zb-h1", 64), peak_bytes("zb-h1", 16));
 }
 
 TEST(SimulateCommand, SplitsAProfileIntoTheStagesOfAFile) {

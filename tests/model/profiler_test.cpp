@@ -104,7 +104,7 @@ TEST(ProfilerTest, InputsOfProductsAndGradientsOfTheirOutputsAreDeferred) {
   chain.add<torch::nn::Linear>("first", 8, 8);
   chain.add<torch::nn::Tanh>("tanh");
   chain.add<torch::nn::Flatten>("view");
-  chain.add<torch::nn::Linear>("second", 8, 8);
+  chain.add<torch::nn::Linear>("second", torch::nn::LinearOptions(8, 8).bias(false));
   constexpr std::int64_t kTensor = 4 * 8 * 4;
   ProfileOptions options;
   const std::vector<LayerProfile> layers = gpipe::profile(chain, torch::randn({4, 8}), options).layers;
@@ -116,8 +116,9 @@ TEST(ProfilerTest, InputsOfProductsAndGradientsOfTheirOutputsAreDeferred) {
   EXPECT_EQ(layers[2].deferred_output_bytes, kTensor);
   EXPECT_EQ(layers[3].deferred_bytes, kTensor);
   EXPECT_EQ(layers[3].deferred_output_bytes, 0);
-  EXPECT_EQ(layers[3].input_grad_working_bytes, 2 * kTensor);           // the gradients of output and input
-  EXPECT_EQ(layers[3].weight_grad_working_bytes, kTensor + 8 * 8 * 4);  // and what is added to that of the weight
+  constexpr std::int64_t kStart = 4;                                    // the number that a backward starts from
+  EXPECT_EQ(layers[3].input_grad_working_bytes, 2 * kTensor + kStart);  // the gradients of output and input
+  EXPECT_EQ(layers[3].weight_grad_working_bytes, kTensor + 8 * 8 * 4 + kStart);
   options.deferred_weights = DeferredWeights::kNone;
   for (const LayerProfile& layer : gpipe::profile(chain, torch::randn({4, 8}), options).layers) {
     EXPECT_EQ(layer.deferred_bytes, 0) << layer.name;
