@@ -29,8 +29,8 @@ const JsonForm kStageForm = {
      "kept_input_bytes", "forward_working_bytes", "backward_working_bytes", "recompute", "rematerialization"},
     16};
 const JsonForm kWorkerForm = {"worker", {"predicted_peak_bytes", "speed"}, 0};
-const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
-const std::vector<std::string> kTables = {"stages", "workers", "skips"};
+const JsonForm kPlanSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
+const std::vector<std::string> kPlanTables = {"stages", "workers", "skips"};
 
 // The seconds and the bytes of a stage by their names in the file.
 constexpr std::pair<const char*, double StageCosts::*> kSeconds[] = {
@@ -101,7 +101,7 @@ double read_positive(const JsonReader& record, const char* name) {
 class PlanReader {
  public:
   explicit PlanReader(std::string_view json) : json_(json), tables_(parse_json_tables(json)) {
-    check_json_tables(json_, tables_, kPlanForm, kTables);
+    check_json_tables(json_, tables_, kPlanForm, kPlanTables);
   }
 
   Plan read() {
@@ -111,7 +111,7 @@ class PlanReader {
     check_stages(top);
     for_each("workers", kWorkerForm, [this](const JsonReader& worker) { read_worker(worker); });
     check_workers();
-    for_each("skips", kSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
+    for_each("skips", kPlanSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
     add_up(plan_.partition, plan_.num_micro_batches);
     return std::move(plan_);
   }
@@ -138,8 +138,8 @@ class PlanReader {
     }
     try {
       const ScheduleInfo& info = find_schedule(plan_.schedule);
-      if (!info.any_chunks && plan_.chunks != info.default_chunks) {
-        top.fail_value(top.field("chunks"), fmt::format("{}, as {} has", info.default_chunks, info.name));
+      if (!takes_chunks(info, plan_.chunks)) {
+        top.fail_value(top.field("chunks"), fmt::format("{}, as {} has", valid_chunks(info), info.name));
       }
     } catch (const InvalidArgument& error) {
       top.fail(top.field("schedule").value_offset, error.what());

@@ -36,8 +36,8 @@ struct PipelineOptions {
   TORCH_ARG(int, num_stages);
   // The most a mini-batch is cut into; 0 means four times the workers.
   TORCH_ARG(int, num_micro_batches) = 0;
-  // A name: "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min",
-  // "dualpipe-v".
+  // A name: "gpipe", "1f1b", "interleaved", "hanayo", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half",
+  // "v-min", "dualpipe-v".
   TORCH_ARG(std::string, schedule) = "1f1b";
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
