@@ -8,14 +8,13 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/files.h"
+#include "cli/schedule_list.h"
 #include "cli/schedule_options.h"
 #include "cli/schedule_search.h"
 #include "cli/terminal.h"
-#include "cli/wrap.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
 #include "gpipe/schedule/generators.h"
-#include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/simulate.h"
 
 namespace gpipe::cli {
@@ -37,17 +36,6 @@ struct ScheduleCommand {
 
 Format parse_format(std::string_view word) {
   return static_cast<Format>(parse_choice(word, {"text", "csv", "gantt", "svg"}));
-}
-
-std::string schedule_list(int width) {
-  constexpr int kIndent = 22;  // of the summaries
-  std::string list = fmt::format("{:<13}{}\n", "name", "chunks");
-  for (const ScheduleInfo& info : schedule_registry()) {
-    const std::string chunks = fmt::format("{}{}", info.any_chunks ? "any, " : "", info.default_chunks);
-    list += fmt::format("{:<13}{:<9}{}\n", info.name, chunks,
-                        wrapped(info.summary, std::max(width - kIndent, kIndent), kIndent));
-  }
-  return list;
 }
 
 Schedule make_schedule(const ScheduleCommand& command) {
@@ -87,7 +75,8 @@ Schedule find_or_search(const ScheduleCommand& command, const CLI::App& app) {
 
 int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
   if (command.list) {
-    print(schedule_list(command.width.value_or(output_width())));
+    constexpr int kWidest = 80;
+    print(schedule_list(command.schedule, command.width.value_or(std::min(output_width(), kWidest))));
     return kDone;
   }
   refuse_if(command.width && command.format != Format::kGantt, "--width is about --format gantt",
@@ -127,12 +116,15 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
   add_output_options(sub, *command);
   add_search_options(sub, command->search);
   add_link_options(sub, command->search.options.link);
-  OptionGroup{sub, "Other"}.add_flag("--list", command->list, "List the schedules and what they are good for");
+  OptionGroup{sub, "Other"}.add_flag(
+      "--list", command->list,
+      "List the schedules, what they cost and what they are good for [--stages 4 --micro-batches 8]");
   set_help(sub, {"gpipe schedule NAME --stages K --micro-batches M [options]",
                  "Print a schedule: what each worker does, in order.",
                  "An action is F forward, R recompute, B backward, I input gradient or W weight "
                  "gradient, then its micro-batch: F0. '2F0' names stage 2 where a worker has several.",
                  "  gpipe schedule --list\n"
+                 "  gpipe schedule --list --stages 8 --micro-batches 16\n"
                  "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"
                  "  gpipe schedule gpipe --stages 4 --micro-batches 8 --format gantt\n"
                  "  gpipe schedule interleaved --stages 4 --chunks 2 --micro-batches 8\n"

@@ -8,8 +8,8 @@
 #include <cstdio>
 #include <vector>
 
+#include "cli/command.h"
 #include "cli/command_line.h"
-#include "cli/failure.h"
 #include "cli/files.h"
 #include "cli/quantity.h"
 #include "gpipe/plan/plan_json.h"
@@ -87,6 +87,7 @@ void add_search_options(CLI::App& command, SearchOptions& options) {
   group.add("FILE", "--profile", options.profile, parse_path, "Costs of each layer, as JSON; '-' reads standard input");
   group.add("SIZE", "--memory-limit", plan.memory_limit_bytes, parse_bytes,
             "Bytes a worker has, such as 2GiB [unlimited]");
+  add_workers_option(command, kHeading, options.workers);
   group.add("N", "--optimizer-slots", plan.optimizer_slots, parse_index,
             "Tensors of optimizer state a weight: 0 SGD, 1 momentum, 2 Adam [2]");
   group.add("S", "--seconds", plan.search_seconds, parse_speed,
@@ -99,6 +100,8 @@ void add_search_options(CLI::App& command, SearchOptions& options) {
 void check_usage(const ScheduleOptions& schedule, const SearchOptions& options, bool force) {
   refuse_if(options.profile.empty(), "--profile is missing", "add --profile FILE, the costs of each layer as JSON");
   require_schedule(schedule);
+  refuse_if(options.profile == "-" && options.workers == "-", "--profile and --workers both read standard input",
+            "name a file for one of them");
   refuse_if(schedule.chunks.has_value(), "--chunks is given, and a search chooses it", "leave --chunks out");
   if (!options.plan.empty()) check_output_file(options.plan, force);
 }
@@ -108,8 +111,8 @@ Schedule search_schedule(const ScheduleOptions& schedule, const SearchOptions& o
   PlanOptions wanted = options.options;
   wanted.num_stages = *schedule.num_workers;
   wanted.num_micro_batches = *schedule.num_micro_batches;
-  wanted.recompute =
-      schedule.recompute.value_or(wanted.memory_limit_bytes ? Recompute::kAuto : Recompute::kNever);
+  if (!options.workers.empty()) wanted.workers = read_workers(options.workers, wanted.num_stages);
+  wanted.recompute = schedule.recompute.value_or(wanted.has_memory_limit() ? Recompute::kAuto : Recompute::kNever);
   ScheduleSearch found;
   {
     const ProgressLine line;

@@ -52,8 +52,8 @@ const JsonForm kWorkerForm = {
     {"predicted_peak_bytes", "speed", "memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second",
      "actions"},
     0};
-const JsonForm kSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
-const std::vector<std::string> kTables = {"stages", "workers", "skips"};
+const JsonForm kPlanSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
+const std::vector<std::string> kPlanTables = {"stages", "workers", "skips"};
 
 // The seconds and the bytes of a stage by their names in the file.
 constexpr std::pair<const char*, double StageCosts::*> kSeconds[] = {
@@ -168,7 +168,7 @@ LinkCosts read_link_fields(const JsonReader& record) {
 class PlanReader {
  public:
   explicit PlanReader(std::string_view json) : json_(json), tables_(parse_json_tables(json)) {
-    check_json_tables(json_, tables_, kPlanForm, kTables);
+    check_json_tables(json_, tables_, kPlanForm, kPlanTables);
   }
 
   Plan read() {
@@ -179,7 +179,7 @@ class PlanReader {
     for_each("workers", kWorkerForm, [this](const JsonReader& worker) { read_worker(worker); });
     check_workers();
     read_order();
-    for_each("skips", kSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
+    for_each("skips", kPlanSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
     add_up(plan_.partition, plan_.num_micro_batches);
     return std::move(plan_);
   }
@@ -204,8 +204,8 @@ class PlanReader {
     if (plan_.schedule == kSearchedSchedule) return;
     try {
       const ScheduleInfo& info = find_schedule(plan_.schedule);
-      if (!info.any_chunks && plan_.chunks != info.default_chunks) {
-        top.fail_value(top.field("chunks"), fmt::format("{}, as {} has", info.default_chunks, info.name));
+      if (!takes_chunks(info, plan_.chunks)) {
+        top.fail_value(top.field("chunks"), fmt::format("{}, as {} has", valid_chunks(info), info.name));
       }
     } catch (const InvalidArgument& error) {
       top.fail(top.field("schedule").value_offset, error.what());

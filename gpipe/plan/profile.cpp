@@ -27,7 +27,7 @@ const JsonForm kLayerForm = {
      "input_grad_working_bytes", "weight_grad_working_bytes"},
     6};
 const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
-const std::vector<std::string> kTables = {"layers", "skips"};
+const std::vector<std::string> kProfileTables = {"layers", "skips"};
 
 Json to_object(const LayerProfile& layer) {
   Json json;
@@ -280,7 +280,7 @@ std::string to_json(const Profile& profile) {
 
 Profile parse_profile(std::string_view json) {
   const JsonTables tables = parse_json_tables(json);
-  check_json_tables(json, tables, kProfileForm, kTables);
+  check_json_tables(json, tables, kProfileForm, kProfileTables);
   const JsonTable* layers = find_json_table(tables, "layers");
   if (layers == nullptr) json_fail_at(json, tables.top.offset, "\"layers\" is missing");
   if (layers->records.empty())

@@ -37,6 +37,14 @@ Schedule one_f_one_b(int num_workers, int num_micro_batches);
 // 1F1B over a loop of K·v stages, stage s on worker s mod K (Megatron-LM). Takes any M, not only multiples of K.
 Schedule interleaved(int num_workers, int num_micro_batches, int chunks);
 
+// Hanayo (Liu et al., 2023): an even number of chunks, in waves that go down the workers and up again, so that nothing
+// is sent where a wave turns. Interleaved's bubble for as many chunks, and less where K does not divide M. Throws
+// InvalidArgument for an odd number of chunks, too. Here the way up is in letters:
+//
+//   0 1 2 a a a b b b c c c 3 0 0 . 1 1 d d d 2 2 . . 3 3      K = 2, two chunks
+//   . 0 a 1 b 2 a a c 0 0 b b 3 1 1 d c c 2 2 d d 3 3 . .
+Schedule hanayo(int num_workers, int num_micro_batches, int chunks);
+
 // GPipe over a loop of K·v stages, one chunk after the other (breadth-first pipeline parallelism).
 Schedule looped_bfs(int num_workers, int num_micro_batches, int chunks);
 
@@ -51,7 +59,8 @@ Schedule zb_h2(int num_workers, int num_micro_batches);
 Schedule zb_v(int num_workers, int num_micro_batches);
 
 // The V with half (v_half) and a third (v_min) of 1F1B's memory, plus at most one micro-batch (pipeline parallelism
-// with controllable memory, Qi et al.). They have half and two thirds of its bubble; v_min has more when K mod 3 is 2.
+// with controllable memory, Qi et al.). They have half and two thirds of its bubble. Where K mod 3 is 2, from K = 5 on,
+// v_min holds up to (K + 4) / 3 micro-batches.
 Schedule v_half(int num_workers, int num_micro_batches);
 Schedule v_min(int num_workers, int num_micro_batches);
 

@@ -13,11 +13,15 @@ struct ScheduleInfo {
   const char* name;     // as on the command line: "1f1b"
   const char* summary;  // one line for people
   int default_chunks;   // stages a worker
-  bool any_chunks;      // false: default_chunks is the only value
+  int chunks_step;      // a worker may have any multiple of it as stages; 0: default_chunks is the only value
   Schedule (*generate)(int num_workers, int num_micro_batches, int chunks);
 };
 
 const std::vector<ScheduleInfo>& schedule_registry();
+
+// Whether a worker can have so many stages; and how many it can have: "2", "any number", "a multiple of 2".
+bool takes_chunks(const ScheduleInfo& info, int chunks);
+std::string valid_chunks(const ScheduleInfo& info);
 
 // Throws InvalidArgument for an unknown name, naming the nearest valid one.
 const ScheduleInfo& find_schedule(std::string_view name);

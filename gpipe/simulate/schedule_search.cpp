@@ -328,12 +328,11 @@ struct Named {
 
 std::vector<int> chunk_choices(const ScheduleInfo& info, int num_workers, std::size_t num_layers) {
   constexpr int kMostChunks = 4;
-  if (!info.any_chunks) return {info.default_chunks};
   std::vector<int> choices;
-  for (int chunks = 2; chunks <= kMostChunks; ++chunks) {
-    if (static_cast<std::size_t>(num_workers) * static_cast<std::size_t>(chunks) <= num_layers) {
-      choices.push_back(chunks);
-    }
+  for (int chunks = 1; chunks <= kMostChunks; ++chunks) {
+    const bool is_tried = info.chunks_step == 0 ? chunks == info.default_chunks : chunks >= 2;
+    const std::size_t num_stages = static_cast<std::size_t>(num_workers) * static_cast<std::size_t>(chunks);
+    if (is_tried && takes_chunks(info, chunks) && (chunks == 1 || num_stages <= num_layers)) choices.push_back(chunks);
   }
   return choices;
 }
@@ -350,9 +349,6 @@ Named plan_named(const Profile& profile, PlanOptions options, Judge& judge) {
         found = search_plans(profile, options);
       } catch (const InfeasibleError& error) {
         if (!refused || error.missing_bytes() < refused->missing_bytes()) refused.emplace(error);
-        continue;
-      } catch (const InvalidArgument&) {
-        if (chunks == 1) throw;  // of more chunks there may be none
         continue;
       }
       const Plan& plan = found.best;

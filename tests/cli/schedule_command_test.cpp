@@ -4,6 +4,7 @@
 
 #include <filesystem>
 #include <future>
+#include <sstream>
 #include <string>
 
 #include "gpipe/schedule/registry.h"
@@ -92,14 +93,37 @@ TEST(ScheduleCommand, EveryNameInEveryFormatIsProvenByCheck) {
   }
 }
 
-TEST(ScheduleCommand, ListsEveryNameWithItsSummary) {
+// With one blank where there are several, or a new line.
+std::string on_one_line(const std::string& text) {
+  std::istringstream words(text);
+  std::string line;
+  for (std::string word; words >> word;) line += word + " ";
+  return line;
+}
+
+TEST(ScheduleCommand, ListsEveryScheduleWithItsFiguresAndItsSummary) {
   const Outcome outcome = run_gpipe({"schedule", "--list"});
   EXPECT_EQ(outcome.exit_code, 0);
-  for (const char* name :
-       {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "forward"}) {
-    EXPECT_THAT(outcome.out, HasSubstr(std::string("\n") + name + " "));
+  EXPECT_THAT(outcome.out, StartsWith("4 workers, 8 micro-batches:\n"));
+  for (const ScheduleInfo& info : schedule_registry()) {
+    EXPECT_THAT(outcome.out, HasSubstr(std::string("\n") + info.name + " "));
+    EXPECT_THAT(on_one_line(outcome.out), HasSubstr(info.summary));
   }
-  for (const ScheduleInfo& info : schedule_registry()) EXPECT_THAT(outcome.out, HasSubstr(info.summary));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" 1f1b 1 27.3 % 4 48 one forward, one backward"));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" interleaved any, 2 15.8 % 5.5 112 1F1B over"));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" hanayo even, 2 15.8 % 5.5 96 waves"));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" forward 1 27.3 % 1 24 forwards only"));
+  std::istringstream lines(outcome.out);
+  for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
+}
+
+TEST(ScheduleCommand, ListsTheSchedulesAtAnySize) {
+  const Outcome outcome = run_gpipe({"schedule", "--list", "--stages", "8", "--micro-batches", "16"});
+  EXPECT_THAT(outcome.out, StartsWith("8 workers, 16 micro-batches:\n"));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" 1f1b 1 30.4 % 8 224 one forward, one backward"));
+  const Outcome refused = run_gpipe({"schedule", "--list", "--chunks", "4"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("leave --chunks out"));
 }
 
 TEST(ScheduleCommand, AnswersAnUnknownNameWithTheNearestOne) {

@@ -43,7 +43,7 @@ TEST_P(BitwiseTest, EveryNumberOfStagesScheduleAndRecomputeModeTrainsAsThePlainM
   for (const std::int64_t num_samples : {16, 13, 3}) {
     const Trained plain = train_plainly(model, num_samples);
     for (const int workers : {1, 2, 3, 4, 8}) {
-      for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
+      for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "hanayo"}) {
         expect_trains_as(plain, model, num_samples, workers, schedule);
         ASSERT_FALSE(HasFailure());
       }

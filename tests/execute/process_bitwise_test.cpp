@@ -24,6 +24,7 @@ struct Case {
 constexpr Case kCases[] = {{"gpipe", Recompute::kAlways, 16, true},
                            {"1f1b", Recompute::kNever, 13, true},
                            {"interleaved", Recompute::kExceptLast, 13, true},
+                           {"hanayo", Recompute::kNever, 13, true},
                            {"1f1b", Recompute::kExceptLast, 3, true},
                            {"1f1b", Recompute::kNever, 13, false},
                            {"zb-h1", Recompute::kNever, 13, true},

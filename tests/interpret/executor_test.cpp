@@ -133,8 +133,8 @@ std::vector<Schedule> executable_schedules() {
   for (int k = 1; k <= 4; ++k) {
     for (const Schedule& schedule :
          {schedules::gpipe(k, 5), schedules::one_f_one_b(k, 6), schedules::interleaved(k, 7, 2),
-          schedules::looped_bfs(k, 5, 2), schedules::zb_h1(k, 5), schedules::zb_h2(k, 6), schedules::zb_v(k, 7),
-          schedules::v_half(k, 5), schedules::v_min(k, 5), schedules::dualpipe_v(k, 5),
+          schedules::looped_bfs(k, 5, 2), schedules::hanayo(k, 5, 4), schedules::zb_h1(k, 5), schedules::zb_h2(k, 6),
+          schedules::zb_v(k, 7), schedules::v_half(k, 5), schedules::v_min(k, 5), schedules::dualpipe_v(k, 5),
           schedules::forward_only(k, 4)}) {
       made.push_back(schedule);
       if (schedule.has_backward()) made.push_back(with_recompute(schedule, Recompute::kAlways));

@@ -35,7 +35,7 @@ TEST_P(Exhaustive, EveryScheduleIsValidAndRunsAtItsLiveCapacities) {
           EXPECT_EQ(simulate(schedule, uniform_costs(schedule), options).makespan_seconds, unbounded.makespan_seconds);
         });
   }
-  EXPECT_EQ(num_schedules, 32 * (9 + 2 * 4));
+  EXPECT_EQ(num_schedules, 32 * (9 + 2 * 4 + 2));
 }
 
 INSTANTIATE_TEST_SUITE_P(Workers, Exhaustive, ::testing::Range(1, 9));

@@ -65,6 +65,21 @@ TEST(Generators, InterleavedTakesAnyNumberOfMicroBatches) {
             "1F0 1F1 3F0 3B0 3F1 3B1 1F2 1B0 1B1 3F2 3B2 1B2\n");
 }
 
+TEST(Generators, HanayoGoesDownTheWorkersAndUpAgain) {
+  EXPECT_EQ(to_text(schedules::hanayo(2, 4, 2)),
+            "0F0 0F1 0F2 3F0 3B0 3F1 3B1 3F2 3B2 0F3 0B0 0B1 3F3 3B3 0B2 0B3\n"
+            "1F0 2F0 1F1 2F1 1F2 2B0 2F2 1B0 2B1 1F3 1B1 2F3 2B2 1B2 2B3 1B3\n");
+  EXPECT_EQ(schedules::hanayo(3, 1, 4).worker_of_stage, (std::vector<int>{0, 1, 2, 2, 1, 0, 0, 1, 2, 2, 1, 0}));
+}
+
+TEST(Generators, HanayoOfOneWaveHoldsWhatInterleavedDoes) {
+  for (int k = 1; k <= 12; ++k) {
+    for (int m = 1; m <= 4 * k; ++m) {
+      EXPECT_LE(peak(schedules::hanayo(k, m, 2)), k + (k - 1) / 2.0) << "K=" << k << " M=" << m;
+    }
+  }
+}
+
 TEST(Generators, ZeroBubbleSchedulesPutWeightGradientsWhereTheWorkerWouldIdle) {
   EXPECT_EQ(to_text(schedules::zb_h1(2, 4)),
             "F0 F1 I0 W0 F2 I1 W1 F3 I2 W2 I3 W3\n"
@@ -90,6 +105,7 @@ TEST(Generators, DualPipeVHoldsHalfAMicroBatchMoreThanZbV) {
 TEST(Generators, PeakActivationsAreThoseOfTheLiterature) {
   EXPECT_EQ(peak(schedules::one_f_one_b(8, 16)), 8);
   EXPECT_EQ(peak(schedules::interleaved(8, 16, 2)), 11.5);
+  EXPECT_EQ(peak(schedules::hanayo(8, 16, 2)), 11.5);
   EXPECT_EQ(peak(schedules::zb_h1(8, 16)), 8);
   EXPECT_EQ(peak(schedules::zb_v(8, 16)), 8);
   EXPECT_EQ(peak(schedules::zb_h2(8, 32)), 15);
@@ -102,7 +118,8 @@ TEST(Generators, ZeroBubbleSchedulesStayWithinTheirMemory) {
       EXPECT_LE(peak(schedules::zb_h2(k, m)), 2 * k - 1) << "zb-h2 K=" << k << " M=" << m;
       EXPECT_LE(peak(schedules::zb_v(k, m)), k) << "zb-v K=" << k << " M=" << m;
       EXPECT_LE(peak(schedules::v_half(k, m)), k / 2.0 + 1) << "v-half K=" << k << " M=" << m;
-      EXPECT_LE(peak(schedules::v_min(k, m)), k / 3.0 + 1) << "v-min K=" << k << " M=" << m;
+      const double third = k > 2 && k % 3 == 2 ? (k + 4) / 3.0 : k / 3.0 + 1;
+      EXPECT_LE(peak(schedules::v_min(k, m)), third) << "v-min K=" << k << " M=" << m;
     }
   }
 }
@@ -173,6 +190,9 @@ TEST(Registry, RefusesChunksAScheduleCannotTake) {
   EXPECT_THROW(make_schedule("1f1b", 2, 2, 2), InvalidArgument);
   EXPECT_THROW(make_schedule("zb-v", 2, 2, 3), InvalidArgument);
   EXPECT_EQ(make_schedule("zb-v", 2, 2, 2), schedules::zb_v(2, 2));
+  EXPECT_THROW(make_schedule("hanayo", 2, 2, 3), InvalidArgument);
+  EXPECT_THROW(schedules::hanayo(2, 2, 3), InvalidArgument);
+  EXPECT_EQ(make_schedule("hanayo", 2, 2, 4), schedules::hanayo(2, 2, 4));
 }
 
 }  // namespace

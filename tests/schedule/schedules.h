@@ -12,9 +12,8 @@ namespace gpipe::test {
 template <typename Visit>
 void for_each_schedule(int num_workers, int num_micro_batches, int max_chunks, const Visit& visit) {
   for (const ScheduleInfo& info : schedule_registry()) {
-    const int first = info.any_chunks ? 1 : info.default_chunks;
-    const int last = info.any_chunks ? max_chunks : info.default_chunks;
-    for (int chunks = first; chunks <= last; ++chunks) {
+    for (int chunks = 1; chunks <= max_chunks; ++chunks) {
+      if (!takes_chunks(info, chunks)) continue;
       visit(make_schedule(info.name, num_workers, num_micro_batches, chunks),
             std::string(info.name) + " K=" + std::to_string(num_workers) + " M=" + std::to_string(num_micro_batches) +
                 " v=" + std::to_string(chunks));

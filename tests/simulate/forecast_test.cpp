@@ -89,7 +89,7 @@ TEST(Forecast, IsTheSimulatedStepForAllSchedulesCostsAndModes) {
   for (const ScheduleInfo& info : schedule_registry()) {
     for (const int num_workers : {1, 2, 3, 4, 6, 9}) {
       for (int repeat = 0; repeat < 9; ++repeat) {
-        const int chunks = info.any_chunks ? 2 + repeat % 2 : 0;
+        const int chunks = info.chunks_step * (2 + repeat % 2);
         const int num_micro_batches = 12'000 / num_workers + 30 * num_workers + static_cast<int>(random() % 50);
         std::vector<Recompute> modes(num_workers * (chunks == 0 ? info.default_chunks : chunks));
         for (Recompute& mode : modes) mode = kModes[random() % 3];

@@ -38,8 +38,7 @@ struct PipelineOptions {
   TORCH_ARG(int, num_micro_batches) = 0;
   // A name, or "search": one that is made for this model and the workers, with the layers of each stage, from a profile
   // of the first batch. That takes some seconds once; see search_schedules. The bits are those of all others. Names are
-  // "gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min",
-  // "dualpipe-v".
+  // "gpipe", "1f1b", "interleaved", "hanayo", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v".
   TORCH_ARG(std::string, schedule) = "1f1b";
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs. A batch
   // that makes fewer micro-batches leaves out those that are missing.

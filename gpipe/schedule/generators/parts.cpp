@@ -140,13 +140,17 @@ Schedule loop_schedule(const char* name, int num_workers, int num_micro_batches,
   return schedule;
 }
 
-Schedule v_schedule(const char* name, int num_workers, int num_micro_batches) {
-  Schedule schedule = empty_schedule(name, num_workers, num_micro_batches, 2);
-  for (int worker = 0; worker < num_workers; ++worker) {
-    schedule.worker_of_stage[worker] = worker;
-    schedule.worker_of_stage[2 * num_workers - 1 - worker] = worker;
+Schedule wave_schedule(const char* name, int num_workers, int num_micro_batches, int chunks) {
+  Schedule schedule = empty_schedule(name, num_workers, num_micro_batches, chunks);
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    const int step = stage % num_workers;
+    schedule.worker_of_stage[stage] = stage / num_workers % 2 == 0 ? step : num_workers - 1 - step;
   }
   return schedule;
+}
+
+Schedule v_schedule(const char* name, int num_workers, int num_micro_batches) {
+  return wave_schedule(name, num_workers, num_micro_batches, 2);
 }
 
 bool fill_weight_grads(Schedule& schedule, int max_live) {

@@ -10,13 +10,16 @@ constexpr ActionKind kB = ActionKind::kBackward;
 constexpr ActionKind kI = ActionKind::kInputGrad;
 constexpr ActionKind kW = ActionKind::kWeightGrad;
 
-// Empty schedules of num_workers x chunks stages. Both throw InvalidArgument for a count below one or if it would take
+// Empty schedules of num_workers x chunks stages. They throw InvalidArgument for a count below one or if it would take
 // more than kMaxActions actions.
 //
 // Stage s on worker s mod K: a loop, or a line when there is one chunk.
 Schedule loop_schedule(const char* name, int num_workers, int num_micro_batches, int chunks);
 
-// Stages w and 2K-1-w on worker w.
+// The chunks go down the workers and up again in turn.
+Schedule wave_schedule(const char* name, int num_workers, int num_micro_batches, int chunks);
+
+// One wave of two chunks: stages w and 2K-1-w on worker w.
 Schedule v_schedule(const char* name, int num_workers, int num_micro_batches);
 
 // Weight-gradient fill: the list scheduling that turns an order of F and I into a zero-bubble schedule.

@@ -139,12 +139,18 @@ Schedule v_half(int num_workers, int num_micro_batches) {
 
 Schedule v_min(int num_workers, int num_micro_batches) {
   std::array<int, 3> turns{1, 1, 1};
+  int max_live = 2 * num_workers / 3 + 2;
   if (num_workers % 3 == 0) turns = {3, 1, 3};
-  // No block of six units fits a third of the memory plus one micro-batch when K mod 3 is 2, except for K = 2. The
-  // memory is kept all the same: every micro-batch takes about seven units.
-  if (num_workers % 3 == 2) turns = num_workers == 2 ? std::array{5, 1, 3} : std::array{5, 1, 1};
+  if (num_workers == 2) {
+    turns = {5, 1, 3};
+  } else if (num_workers % 3 == 2) {
+    // No block fits a third of the memory plus one micro-batch: none of six units, whatever it waits between workers,
+    // and none of twelve units for two micro-batches. Some workers have their F, F, I, I in a row, and hold one chunk
+    // more before their W's.
+    ++max_live;
+  }
   Schedule schedule = v_schedule("v-min", num_workers, num_micro_batches);
-  return from_building_block(std::move(schedule), {1, 1, turns}, 2 * num_workers / 3 + 2);
+  return from_building_block(std::move(schedule), {1, 1, turns}, max_live);
 }
 
 }  // namespace gpipe::schedules
