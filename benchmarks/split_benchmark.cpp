@@ -16,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "benchmarks/basic_block_cnn.h"
 #include "benchmarks/stopwatch.h"
 #include "benchmarks/transformer.h"
 #include "gpipe/execute/freed_memory.h"
@@ -24,25 +25,6 @@
 
 namespace gpipe::benchmarks {
 namespace {
-
-struct BasicBlockImpl : torch::nn::Module {
-  explicit BasicBlockImpl(int width)
-      : first(convolution(width)), second(convolution(width)), norm1(width), norm2(width) {
-    register_module("first", first);
-    register_module("norm1", norm1);
-    register_module("second", second);
-    register_module("norm2", norm2);
-  }
-  static torch::nn::Conv2d convolution(int width) {
-    return torch::nn::Conv2d(torch::nn::Conv2dOptions(width, width, 3).padding(1).bias(false));
-  }
-  torch::Tensor forward(const torch::Tensor& input) {
-    return torch::relu(input + norm2(second(torch::relu(norm1(first(input))))));
-  }
-  torch::nn::Conv2d first, second;
-  torch::nn::BatchNorm2d norm1, norm2;
-};
-TORCH_MODULE(BasicBlock);
 
 struct RecurrentImpl : torch::nn::Module {
   RecurrentImpl() { register_module("lstm", lstm); }

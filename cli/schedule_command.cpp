@@ -50,27 +50,37 @@ Schedule make_schedule(const ScheduleCommand& command) {
                         command.schedule.recompute.value_or(Recompute::kNever));
 }
 
-std::string to_format(const Schedule& schedule, const ScheduleCommand& command) {
-  if (command.format == Format::kText) return to_text(schedule);
-  if (command.format == Format::kCsv) return to_csv(schedule);
-  const Timeline timeline = simulate(schedule, uniform_costs(schedule));
+// A schedule, and the costs it is drawn with.
+struct Found {
+  Schedule schedule;
+  Costs costs;
+};
+
+// By name, or searched.
+Found find_or_search(const ScheduleCommand& command, const CLI::App& app) {
+  if (command.schedule.name != kSearchedSchedule) {
+    refuse_if(command.search.any(app),
+              fmt::format("'{}' is no search, and options of one are given", command.schedule.name),
+              "see 'gpipe schedule --help', under Search");
+    Found named = {make_schedule(command), {}};
+    named.costs = uniform_costs(named.schedule);
+    return named;
+  }
+  refuse_if(command.descending, "--descending is an order of 'gpipe' only", "leave --descending out");
+  check_usage(command.schedule, command.search, command.force);
+  const Plan plan = search_schedule(command.schedule, command.search, command.force);
+  return {schedule_of(plan), plan.costs};
+}
+
+std::string to_format(const Found& found, const ScheduleCommand& command) {
+  if (command.format == Format::kText) return to_text(found.schedule);
+  if (command.format == Format::kCsv) return to_csv(found.schedule);
+  const Timeline timeline = simulate(found.schedule, found.costs);
   if (command.format == Format::kSvg) return to_svg(timeline);
   GanttOptions options;
   options.width = command.width.value_or(output_width());
   options.colour = command.output.empty() ? shows_colour(command.colour) : command.colour == Colour::kAlways;
   return to_gantt(timeline, options);
-}
-
-// By name, or searched.
-Schedule find_or_search(const ScheduleCommand& command, const CLI::App& app) {
-  if (command.schedule.name != kSearchedSchedule) {
-    refuse_if(command.search.any(app), fmt::format("'{}' is no search, and options of one are given", command.schedule.name),
-              "see 'gpipe schedule --help', under Search");
-    return make_schedule(command);
-  }
-  refuse_if(command.descending, "--descending is an order of 'gpipe' only", "leave --descending out");
-  check_usage(command.schedule, command.search, command.force);
-  return search_schedule(command.schedule, command.search, command.force);
 }
 
 int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
@@ -94,7 +104,7 @@ int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
 void add_output_options(CLI::App& app, ScheduleCommand& command) {
   const OptionGroup output{app, "Output"};
   output.add("FORMAT", "--format", command.format, parse_format,
-             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1 [text]");
+             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1, or as profiled [text]");
   output.add("FILE", "--output", command.output, parse_path, "Write to FILE instead of standard output");
   output.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file");
   output.add("N", "--width", command.width, parse_width,

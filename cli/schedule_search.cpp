@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <utility>
 #include <vector>
 
 #include "cli/command.h"
@@ -106,7 +107,7 @@ void check_usage(const ScheduleOptions& schedule, const SearchOptions& options, 
   if (!options.plan.empty()) check_output_file(options.plan, force);
 }
 
-Schedule search_schedule(const ScheduleOptions& schedule, const SearchOptions& options, bool force) {
+Plan search_schedule(const ScheduleOptions& schedule, const SearchOptions& options, bool force) {
   const Profile profile = read_profile(options.profile);
   PlanOptions wanted = options.options;
   wanted.num_stages = *schedule.num_workers;
@@ -120,7 +121,7 @@ Schedule search_schedule(const ScheduleOptions& schedule, const SearchOptions& o
   }
   if (!options.plan.empty()) write_output_file(options.plan, to_json(found.best), force);
   fmt::print(stderr, "{}", report(found));
-  return schedule_of(found.best);
+  return std::move(found.best);
 }
 
 }  // namespace gpipe::cli

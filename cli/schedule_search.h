@@ -24,7 +24,7 @@ void add_search_options(CLI::App& command, SearchOptions& options);
 // Throws UsageError unless what a search needs is there.
 void check_usage(const ScheduleOptions& schedule, const SearchOptions& options, bool force);
 
-// The schedule that was found. Reports on standard error, with progress where that is a terminal, and writes the plan.
-Schedule search_schedule(const ScheduleOptions& schedule, const SearchOptions& options, bool force);
+// What was found. Reports on standard error, with progress where that is a terminal, and writes the plan.
+Plan search_schedule(const ScheduleOptions& schedule, const SearchOptions& options, bool force);
 
 }  // namespace gpipe::cli

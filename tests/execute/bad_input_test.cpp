@@ -235,10 +235,18 @@ TEST(BadInput, TargetsOfOtherRowsThanTheInputs) {
               AllOf(HasSubstr("2 rows"), HasSubstr("targets have 8")));
 }
 
-TEST(BadInput, ABatchForAnotherNumberOfMicroBatchesThanTheSchedule) {
-  Fixture run(PipelineOptions(2).custom_schedule(schedules::gpipe(2, 4)));
-  EXPECT_THAT(run.message({run.input.narrow(0, 0, 3)}, {run.target.narrow(0, 0, 3)}),
-              AllOf(HasSubstr("for 4 micro-batches"), HasSubstr("makes 3")));
+TEST(BadInput, WhatASearchedScheduleChooses) {
+  const auto message = [](const PipelineOptions& options) {
+    try {
+      Pipeline pipeline(make_chain(), options);
+    } catch (const InvalidArgument& error) {
+      return std::string(error.what());
+    }
+    return std::string();
+  };
+  EXPECT_THAT(message(PipelineOptions(2).schedule("search").balance({1, 1})), HasSubstr("balance is given"));
+  EXPECT_THAT(message(PipelineOptions(2).schedule("search").chunks_per_worker(2)), HasSubstr("chunks_per_worker"));
+  EXPECT_THAT(message(PipelineOptions(2).schedule("search").search_seconds(0)), HasSubstr("search_seconds is 0"));
 }
 
 TEST(BadInput, MicroBatchesThatContradictTheSchedule) {

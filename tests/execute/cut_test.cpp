@@ -42,6 +42,7 @@ Cut some_cut() {
   chosen.layers_per_stage = {2, 1};
   chosen.recompute_by_stage = {Recompute::kAlways, Recompute::kNever};
   chosen.rematerialization = {parse_rematerialization("0-1"), {}};
+  chosen.order = parse_text("F0 F1 B0 B1\nF0 B0 F1 B1\n");
   for (const char* name : {"a", "b", "c"}) {
     LayerProfile layer;
     layer.name = name;
@@ -58,6 +59,7 @@ TEST(Cut, ComesBackFromItsRecord) {
   const std::string text = encode_text(to_record(chosen));
   const Cut again = read_cut(decode_text(text));
   EXPECT_EQ(again.layers_per_stage, chosen.layers_per_stage);
+  EXPECT_EQ(*again.order, *chosen.order);
   EXPECT_EQ(again.recompute_by_stage, chosen.recompute_by_stage);
   EXPECT_EQ(again.profile.skips.size(), 2U);
   EXPECT_EQ(encode_text(to_record(again)), text);

@@ -18,6 +18,10 @@
 namespace gpipe {
 namespace {
 
+using detail::Packet;
+using detail::Stage;
+using detail::StageParts;
+using detail::StepSettings;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

@@ -86,11 +86,38 @@ const Program kGrid("Grid", [] {
   peers->leave_together();
 });
 
+// The processes of the second test below: the schedule is searched by one of them, for all.
+const Program kSearched("Searched", [] {
+  at::set_num_threads(1);
+  const auto peers = std::make_shared<Peers>(read_world());
+  for (const char* name : {"transformer", "unet"}) {
+    SCOPED_TRACE(name);
+    const TestModel model = make_model(name);
+    const Trained expected = train_plainly(model, 13);
+    PipelineOptions options(peers->world().size);
+    options.num_micro_batches(kNumMicroBatches).schedule("search").search_seconds(0.05).peers(peers);
+    const Trained got = train_pipelined(model, 13, options);
+    EXPECT_GT(got.tensors.size(), std::size_t{kNumSteps});
+    for (const auto& [key, tensor] : got.tensors) {
+      ASSERT_TRUE(expected.tensors.count(key)) << key;
+      EXPECT_TRUE(same_bits(tensor, expected.tensors.at(key))) << key;
+    }
+  }
+  peers->leave_together();
+});
+
 class ProcessBitwiseTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ProcessBitwiseTest, ProcessesTrainAsThePlainModelDoes) {
   RankProcesses ranks(GetParam(), "Grid", 30);
   for (int rank = 0; rank < GetParam(); ++rank) {
+    EXPECT_EQ(ranks.wait(rank, 100), 0) << "rank " << rank << ": " << ranks.output(rank);
+  }
+}
+
+TEST(ProcessSearchTest, ProcessesTrainASearchedScheduleAsThePlainModelDoes) {
+  RankProcesses ranks(3, "Searched", 30);
+  for (int rank = 0; rank < 3; ++rank) {
     EXPECT_EQ(ranks.wait(rank, 100), 0) << "rank " << rank << ": " << ranks.output(rank);
   }
 }

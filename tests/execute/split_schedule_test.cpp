@@ -4,9 +4,12 @@
 #include <torch/torch.h>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/profiler.h"
+#include "gpipe/plan/plan_json.h"
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/schedule.h"
+#include "gpipe/simulate/schedule_search.h"
 #include "tests/execute/training.h"
 
 namespace gpipe::test {
@@ -48,6 +51,50 @@ TEST_F(SplitScheduleTest, InputGradientsInAnotherOrderChangeNothing) {
     const Schedule schedule = parse_text(line + line);
     expect_same_bits(train_pipelined(model, 16, split_options(model, "1f1b", 2).custom_schedule(schedule)), plain);
   }
+}
+
+TEST_F(SplitScheduleTest, ASmallBatchLeavesOutTheMicroBatchesThatItDoesNotMake) {
+  const TestModel model = make_model("transformer");
+  const Schedule schedule = parse_text("F0 F1 F2 F3 I0 I1 B2 W0 W1 B3\nF0 I0 F1 I1 F2 I2 W0 W1 W2 F3 B3\n");
+  for (const std::int64_t num_samples : {1, 3, 16}) {
+    SCOPED_TRACE(num_samples);
+    expect_same_bits(train_pipelined(model, num_samples, split_options(model, "1f1b", 2).custom_schedule(schedule)),
+                     train_plainly(model, num_samples));
+  }
+}
+
+TEST_F(SplitScheduleTest, ASearchedScheduleTrainsAsThePlainModelDoes) {
+  for (const char* const name : {"transformer", "unet", "cnn"}) {
+    const TestModel model = make_model(name);
+    for (const std::int64_t num_samples : {3, 13}) {
+      const Trained plain = train_plainly(model, num_samples);
+      for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways, Recompute::kAuto}) {
+        SCOPED_TRACE(testing::Message() << name << ", " << num_samples << " samples, " << gpipe::name(recompute));
+        PipelineOptions options(3);
+        options.num_micro_batches(kNumMicroBatches).schedule("search").search_seconds(0.05).recompute(recompute);
+        expect_same_bits(train_pipelined(model, num_samples, options), plain);
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
+}
+
+// A plan of a search, through a file, is what the pipeline runs.
+TEST_F(SplitScheduleTest, ThePlanOfASearchRunsAsItIs) {
+  const TestModel model = make_model("transformer");
+  PlanOptions options;
+  options.num_stages = 2;
+  options.num_micro_batches = kNumMicroBatches;
+  options.search_seconds = 0.05;
+  const Plan plan = search_schedules(profile(model.chain, model.input.narrow(0, 0, 4)), options).best;
+  Pipeline pipeline(model.chain, PipelineOptions(parse_plan(to_json(plan))).seed(kSeed));
+  const StepResult result = pipeline->train_step(model.input, model.target, model.loss);
+  for (int worker = 0; worker < 2; ++worker) {
+    std::vector<Action> ran;
+    for (const Span& span : result.timeline.workers[worker].spans) ran.push_back(span.action);
+    EXPECT_EQ(ran, plan.order->workers[worker]);
+  }
+  EXPECT_EQ(pipeline->layers_per_stage(), plan.layers_per_stage);
 }
 
 // With one sample, the gradient of the shift is a view of that of the output, which others still read.

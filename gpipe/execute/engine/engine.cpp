@@ -101,6 +101,7 @@ Fingerprint Engine::describe(const LayerChain& chain) const {
   add("num_stages", options_.num_stages());
   add("num_micro_batches", options_.num_micro_batches());
   add("schedule", options_.custom_schedule() ? to_csv(*options_.custom_schedule()) : options_.schedule());
+  add("search_seconds", options_.search_seconds());
   add("allow_noncanonical", options_.allow_noncanonical());
   add("chunks_per_worker", options_.chunks_per_worker());
   add("recompute", gpipe::name(options_.recompute()));

@@ -44,9 +44,6 @@ Profile profile_on_worker(const Model& model, const ProfileOptions& options, Wor
   return profile;
 }
 
-// What a search may take of the time before the first step.
-constexpr double kSearchSeconds = 5;
-
 PlanOptions plan_options(const Model& model, const PipelineOptions& options, bool is_alone) {
   PlanOptions result;
   result.num_stages = options.num_stages();
@@ -58,7 +55,7 @@ PlanOptions plan_options(const Model& model, const PipelineOptions& options, boo
   result.optimizer_slots = options.optimizer_slots();
   if (options.memory_limit_bytes() > 0) result.memory_limit_bytes = options.memory_limit_bytes();
   result.rematerialize = !share_a_parameter(model.layers());
-  result.search_seconds = kSearchSeconds;
+  result.search_seconds = options.search_seconds();
   result.search_seed = options.seed();
   // Each rank has been given its inputs or its targets already.
   result.search_keeps_ends = !is_alone;

@@ -25,6 +25,9 @@ void check_search(const PipelineOptions& options) {
     throw InvalidArgument(
         fmt::format("the schedule is searched, with the layers of each stage, and {} is given; leave one out", what));
   };
+  if (!(options.search_seconds() > 0)) {
+    throw InvalidArgument(fmt::format("search_seconds is {}; it must be above 0", options.search_seconds()));
+  }
   refuse_if(!options.balance().empty(), "balance");
   refuse_if(options.chunks_per_worker() != 0, "chunks_per_worker");
   refuse_if(!options.recompute_by_stage().empty(), "recompute_by_stage");

@@ -40,6 +40,8 @@ struct PipelineOptions {
   // of the first batch. That takes some seconds once; see search_schedules. The bits are those of all others. Names are
   // "gpipe", "1f1b", "interleaved", "hanayo", "looped-bfs", "zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v".
   TORCH_ARG(std::string, schedule) = "1f1b";
+  // The work of a search, about in seconds.
+  TORCH_ARG(double, search_seconds) = 5;
   // One of your own instead, for exactly its number of stages and micro-batches. It is proven before it runs. A batch
   // that makes fewer micro-batches leaves out those that are missing.
   TORCH_ARG(std::optional<Schedule>, custom_schedule) = std::nullopt;
