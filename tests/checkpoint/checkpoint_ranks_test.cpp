@@ -216,8 +216,9 @@ TEST_F(CheckpointRanksTest, HoldLayersThatFoundTheirRankLater) {
       EXPECT_TRUE(same_bits(tensor, expected.at(key))) << name << " " << key;
     }
     EXPECT_EQ(num_tensors, static_cast<int>(expected.size())) << name;
-    EXPECT_EQ(load_slots(latest_checkpoint(folder_ + name), read_manifest(latest_checkpoint(folder_ + name))).size(),
-              3 * pipeline->parameters().size());
+    EXPECT_EQ(
+        detail::load_slots(latest_checkpoint(folder_ + name), read_manifest(latest_checkpoint(folder_ + name))).size(),
+        3 * pipeline->parameters().size());
   }
 }
 

@@ -33,7 +33,7 @@ void expect_part_of(const std::string& checkpoint, Training& training) {
   const Manifest manifest = read_manifest(checkpoint);
   std::map<std::string, at::Tensor> expected;
   for (const auto& item : load_model(checkpoint).tensors) expected.insert(item);
-  for (const auto& item : load_slots(checkpoint, manifest)) expected.insert(item);
+  for (const auto& item : detail::load_slots(checkpoint, manifest)) expected.insert(item);
   const CheckpointSnapshot own = snapshot_of(training.pipeline, *training.optimizer, training.state());
   EXPECT_EQ(own.shards.size(), 1U);
   for (const StageShard& shard : own.shards) {

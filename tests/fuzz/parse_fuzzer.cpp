@@ -66,13 +66,13 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   });
   tolerate_errors([&] {
     const std::string file = text.size() < 8 || text[7] != '{' ? std::string(text) : as_safetensors(text.substr(7));
-    for (const gpipe::SafetensorsEntry& entry : gpipe::parse_safetensors(file, "file").entries) {
+    for (const gpipe::detail::SafetensorsEntry& entry : gpipe::detail::parse_safetensors(file, "file").entries) {
       require(entry.begin >= 0 && entry.begin <= entry.end && entry.end <= static_cast<std::int64_t>(file.size()));
     }
   });
   tolerate_errors([&] {
-    const std::string json = gpipe::to_json(gpipe::parse_safetensors_index(text, "file"));
-    require(gpipe::to_json(gpipe::parse_safetensors_index(json, "file")) == json);
+    const std::string json = gpipe::detail::to_json(gpipe::detail::parse_safetensors_index(text, "file"));
+    require(gpipe::detail::to_json(gpipe::detail::parse_safetensors_index(json, "file")) == json);
   });
   tolerate_errors([&] {
     const std::string json = gpipe::to_json(gpipe::parse_manifest(gpipe::seal_manifest(text), "file"));

@@ -12,7 +12,7 @@
 #include "gpipe/transport/c10d/remote_flow.h"
 #include "tests/os/reserved_port.h"
 
-namespace gpipe::detail {
+namespace gpipe {
 
 inline World world_of(int rank, int size, int port) {
   World world;
@@ -76,8 +76,8 @@ bool is_a(const std::exception_ptr& error) {
   }
 }
 
-inline RemoteFlowOptions flow_to(int peer, int capacity = 2) {
-  RemoteFlowOptions options;
+inline detail::RemoteFlowOptions flow_to(int peer, int capacity = 2) {
+  detail::RemoteFlowOptions options;
   options.flow = {FlowKind::kActivation, 0, 1};
   options.id = 3;
   options.peer = peer;
@@ -85,4 +85,4 @@ inline RemoteFlowOptions flow_to(int peer, int capacity = 2) {
   return options;
 }
 
-}  // namespace gpipe::detail
+}  // namespace gpipe
