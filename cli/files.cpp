@@ -25,8 +25,9 @@ constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 constexpr const char* kNameAFile = "name a file that exists, or '-' for standard input";
 
-template <typename Value>
-Value parse_file(const std::string& path, Value (*parse)(std::string_view), const char* hint) {
+// What `parse` makes of the text.
+template <typename Parse>
+auto parse_file(const std::string& path, const Parse& parse, const char* hint) {
   const std::string text = read_input_file(path);
   try {
     return parse(text);
@@ -114,10 +115,10 @@ Profile read_profile(const std::string& path) {
   return parse_file(path, parse_profile, "a profile is JSON with the costs of each layer, as gpipe profile writes it");
 }
 
-std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers) {
-  std::vector<WorkerCosts> workers =
-      parse_file(path, parse_workers,
-                 "a file of workers is JSON such as {\"workers\": [{\"speed\": 1, \"memory\": \"16GiB\"}, ...]}");
+std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers, const LinkCosts& link) {
+  std::vector<WorkerCosts> workers = parse_file(
+      path, [&link](std::string_view text) { return parse_workers(text, link); },
+      "a file of workers is JSON such as {\"workers\": [{\"speed\": 1, \"memory\": \"16GiB\"}, ...]}");
   if (static_cast<int>(workers.size()) != num_workers) {
     throw UsageError(
         fmt::format("{} has {} workers, and the pipeline has {}", input_name(path), workers.size(), num_workers),

@@ -29,8 +29,8 @@ bool is_folder(const std::string& path);
 // All throw UsageError, naming the file and the place, for what cannot be read or parsed.
 Schedule read_schedule(const std::string& path);
 Profile read_profile(const std::string& path);
-// Also if it is for another number of workers.
-std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers);
+// Also if it is for another number of workers. `link` says what a link of the file does not.
+std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers, const LinkCosts& link);
 
 // How messages call it: the path, or "standard input".
 std::string input_name(const std::string& path);

@@ -217,8 +217,8 @@ int run_plan(PlanCommand command) {
   options.chunks = command.schedule.chunks.value_or(0);
   options.recompute = command.schedule.recompute.value_or(Recompute::kNever);
   options.rematerialize = !command.no_rematerialize;
-  options.workers =
-      command.workers.empty() ? workers_of_speed(command.speeds) : read_workers(command.workers, options.num_stages);
+  options.workers = command.workers.empty() ? workers_of_speed(command.speeds)
+                                            : read_workers(command.workers, options.num_stages, options.link);
   const PlanSearch search = search_plans(profile, options);
   const Forecast step = forecast(long_schedule_of(search.best), search.best.costs);
   if (!command.out.empty()) write_output_file(command.out, to_json(search.best), command.force);

@@ -261,7 +261,7 @@ std::vector<int> split_layers(const SimulateCommand& command, const Schedule& sc
 
 Costs make_costs(const SimulateCommand& command, const Schedule& schedule) {
   std::vector<WorkerCosts> workers;
-  if (!command.workers.empty()) workers = read_workers(command.workers, schedule.num_workers());
+  if (!command.workers.empty()) workers = read_workers(command.workers, schedule.num_workers(), command.link);
   Costs costs;
   if (command.profile.empty()) {
     costs = uniform_costs(schedule, worker_share(command.costs));
@@ -295,8 +295,12 @@ int run_simulate(const SimulateCommand& command) {
   check_usage(command);
   const Schedule schedule = load_schedule(command);
   const Costs costs = make_costs(command, schedule);
-  if (std::isfinite(command.link.bytes_per_second) && command.profile.empty() && !command.costs.output_bytes) {
-    print_error("--link-bandwidth changes nothing: the messages have no size",
+  const bool has_bandwidth = std::isfinite(command.link.bytes_per_second) ||
+                             std::any_of(costs.workers.begin(), costs.workers.end(), [](const WorkerCosts& worker) {
+                               return worker.link_to_next && std::isfinite(worker.link_to_next->bytes_per_second);
+                             });
+  if (has_bandwidth && command.profile.empty() && !command.costs.output_bytes) {
+    print_error("the bandwidth of links changes nothing: the messages have no size",
                 "add --output-bytes SIZE or --profile FILE");
   }
   SimulateOptions options;

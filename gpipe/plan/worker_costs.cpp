@@ -36,8 +36,7 @@ bool is_text(const JsonReader& record, const char* name) {
   return std::holds_alternative<std::string>(record.field(name).value);
 }
 
-LinkCosts read_link(const JsonReader& record) {
-  LinkCosts link;
+LinkCosts read_link(const JsonReader& record, LinkCosts link) {
   if (record.has("latency")) link.latency_seconds = record.seconds("latency");
   if (record.has("bandwidth")) {
     link.bytes_per_second = is_text(record, "bandwidth")
@@ -47,7 +46,8 @@ LinkCosts read_link(const JsonReader& record) {
   return link;
 }
 
-WorkerCosts read_worker_costs(std::string_view json, const JsonReader& record, const std::string& where) {
+WorkerCosts read_worker_costs(std::string_view json, const JsonReader& record, const std::string& where,
+                              const LinkCosts& for_all) {
   WorkerCosts worker;
   if (record.has("speed")) worker.speed = record.positive("speed");
   if (record.has("memory")) {
@@ -56,7 +56,7 @@ WorkerCosts read_worker_costs(std::string_view json, const JsonReader& record, c
   }
   if (record.has("link")) {
     const JsonRecord& link = record.field("link").object.front();
-    worker.link_to_next = read_link(JsonReader(json, link, kLinkForm, where + "\"link\": "));
+    worker.link_to_next = read_link(JsonReader(json, link, kLinkForm, where + "\"link\": "), for_all);
   }
   return worker;
 }
@@ -142,7 +142,7 @@ void check_workers(const std::vector<WorkerCosts>& workers, int expected, const 
   }
 }
 
-std::vector<WorkerCosts> parse_workers(std::string_view json) {
+std::vector<WorkerCosts> parse_workers(std::string_view json, const LinkCosts& for_all) {
   const JsonTables tables = parse_json_tables(json, {"link"});
   check_json_tables(json, tables, kWorkersForm, {"workers"});
   const JsonTable* table = find_json_table(tables, "workers");
@@ -159,7 +159,7 @@ std::vector<WorkerCosts> parse_workers(std::string_view json) {
       reader.fail(reader.field("link").name_offset,
                   "\"link\" is the one to the next worker, and this is the last; leave it out");
     }
-    workers.push_back(read_worker_costs(json, reader, where));
+    workers.push_back(read_worker_costs(json, reader, where, for_all));
   }
   return workers;
 }

@@ -133,6 +133,9 @@ TEST(SimulateCommand, TakesWorkersThatDifferFromAFile) {
   const json result = simulate_json("forward", {"--workers", workers});
   EXPECT_DOUBLE_EQ(result["workers"][1]["busy"], 16);
   EXPECT_DOUBLE_EQ(result["makespan"], 1 + 16 + 7 + 1 + 5 + 1);
+  // Messages take a second on each link.
+  const Arguments sizes = {"--workers", workers, "--link-bandwidth", "1", "--output-bytes", "1"};
+  EXPECT_DOUBLE_EQ(simulate_json("forward", sizes)["makespan"], (1 + 1) + (16 + 1 + 7) + (1 + 1 + 5) + 1);
   // The slow worker gets one of five layers.
   json profile = json::parse(make_profile());
   profile["layers"].push_back(profile["layers"][0]);

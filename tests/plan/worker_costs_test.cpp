@@ -42,6 +42,15 @@ TEST(WorkerCosts, AreReadFromAFile) {
   EXPECT_EQ(workers[3], WorkerCosts());
 }
 
+TEST(WorkerCosts, TakeWhatALinkDoesNotSayFromAllLinks) {
+  const LinkCosts usual = {1, 100};
+  const std::vector<WorkerCosts> workers =
+      parse_workers(R"({"workers": [{"link": {"latency": 2}}, {"link": {"bandwidth": 50}}, {"link": {}}, {}]})", usual);
+  EXPECT_EQ(workers[0].link_to_next, (LinkCosts{2, 100}));
+  EXPECT_EQ(workers[1].link_to_next, (LinkCosts{1, 50}));
+  EXPECT_EQ(workers[2].link_to_next, usual);
+}
+
 TEST(WorkerCosts, ComeBackBitForBit) {
   const std::vector<WorkerCosts> workers = {
       {1.0 / 3, std::int64_t{1} << 62, LinkCosts{1e-7 / 3, 1e9 / 7}}, {1, {}, LinkCosts{}}, {2, 0, {}}};
