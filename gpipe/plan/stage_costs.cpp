@@ -164,7 +164,8 @@ StageCosts with_rematerialization(StageCosts costs, const std::vector<Rematerial
   costs.backward_working_bytes = outcome.backward_peak_bytes;
   // What is deferred grows while the layers are run again.
   if (costs.split) {
-    costs.split->input_grad_working_bytes = outcome.backward_peak_bytes + costs.split->deferred_bytes;
+    costs.split->input_grad_working_bytes =
+        saturated(WideBytes{outcome.backward_peak_bytes} + costs.split->deferred_bytes);
   }
   // A run at the beginning keeps the input, and all of it.
   if (rematerialization.front().begin == 0) costs.kept_input_bytes = costs.input_bytes;
