@@ -149,13 +149,13 @@ Counts count_rounds(const LongSchedule& schedule) {
   return counts;
 }
 
-// Together, the rounds of all phases have every action once for each micro-batch of the period.
+// Together, the rounds of all phases have every action once for each micro-batch of the period. Recomputes are there for
+// all, for none, or for those whose backward does not stand right behind its forward.
 bool are_complete(const LongSchedule& schedule) {
   const std::int64_t period = schedule.period;
   const std::int64_t num_backwards = schedule.written.has_backward() ? period : 0;
   for (const auto& [forwards, recomputes, backwards, input_grads, weight_grads] : count_rounds(schedule)) {
-    const bool is_recomputed_or_not = recomputes == 0 || recomputes == period;
-    if (forwards != period || !is_recomputed_or_not) return false;
+    if (forwards != period || recomputes > period) return false;
     if (backwards + input_grads != num_backwards || input_grads != weight_grads) return false;
   }
   return true;
