@@ -112,7 +112,7 @@ Plan search_schedule(const ScheduleOptions& schedule, const SearchOptions& optio
   PlanOptions wanted = options.options;
   wanted.num_stages = *schedule.num_workers;
   wanted.num_micro_batches = *schedule.num_micro_batches;
-  if (!options.workers.empty()) wanted.workers = read_workers(options.workers, wanted.num_stages);
+  if (!options.workers.empty()) wanted.workers = read_workers(options.workers, wanted.num_stages, wanted.link);
   wanted.recompute = schedule.recompute.value_or(wanted.has_memory_limit() ? Recompute::kAuto : Recompute::kNever);
   ScheduleSearch found;
   {
