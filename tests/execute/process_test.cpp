@@ -24,10 +24,6 @@
 namespace gpipe::test {
 namespace {
 
-using detail::is_a;
-using detail::run_each;
-using detail::text_of;
-using detail::world_of;
 using ::testing::HasSubstr;
 
 // What each rank threw.
