@@ -29,9 +29,11 @@ inline torch::nn::Sequential make_basic_block_cnn() {
   torch::nn::Sequential model;
   int channels = 3;
   for (const int width : {32, 64, 128}) {
-    model->push_back(fmt::format("widen{}", width),
-                     torch::nn::Conv2d(torch::nn::Conv2dOptions(channels, width, 3).padding(1).stride(width == 32 ? 1 : 2)));
-    for (int block = 0; block < 4; ++block) model->push_back(fmt::format("block{}_{}", width, block), BasicBlock(width));
+    model->push_back(
+        fmt::format("widen{}", width),
+        torch::nn::Conv2d(torch::nn::Conv2dOptions(channels, width, 3).padding(1).stride(width == 32 ? 1 : 2)));
+    for (int block = 0; block < 4; ++block)
+      model->push_back(fmt::format("block{}_{}", width, block), BasicBlock(width));
     channels = width;
   }
   model->push_back("pool", torch::nn::AdaptiveAvgPool2d(torch::nn::AdaptiveAvgPool2dOptions(1)));

@@ -129,11 +129,12 @@ void print(int num_micro_batches, const Contender& plain, const Contender& twice
   const double bound = kNumStages * (1 - ideal_bubble);
   const double bubble = median(pipelined.bubble);
   const double machine = kNumStages * median_ratio(plain.samples.wall, twice.samples.wall);
-  fmt::print("{:>2} {:>6} {:>7.2f} {:>7.2f} {:>8.3f} {:>6.3f} {:>6.3f} {:>7.3f} | {:>8.3f} {:>6.3f} {:>7.3f} | {:>5.3f}",
-             num_micro_batches, pipelined.name, median(plain.samples.wall), median(pipelined.samples.wall), speed_up,
-             bound, speed_up / bound, speed_up / machine, (1 - bubble) / (1 - ideal_bubble),
-             median_ratio(plain.samples.wall, pipelined.busy), median_ratio(pipelined.makespan, pipelined.samples.wall),
-             median_ratio(pipelined.samples.cpu, plain.samples.cpu));
+  fmt::print(
+      "{:>2} {:>6} {:>7.2f} {:>7.2f} {:>8.3f} {:>6.3f} {:>6.3f} {:>7.3f} | {:>8.3f} {:>6.3f} {:>7.3f} | {:>5.3f}",
+      num_micro_batches, pipelined.name, median(plain.samples.wall), median(pipelined.samples.wall), speed_up, bound,
+      speed_up / bound, speed_up / machine, (1 - bubble) / (1 - ideal_bubble),
+      median_ratio(plain.samples.wall, pipelined.busy), median_ratio(pipelined.makespan, pipelined.samples.wall),
+      median_ratio(pipelined.samples.cpu, plain.samples.cpu));
   fmt::print(" {:>7.1f} {:>6.1f} {:>7.3f} {:>7.0f} {:>6.2f} {:>6.2f} {:>5.2f}\n", 100 * bubble, 100 * ideal_bubble,
              median(pipelined.busiest), median(pipelined.page_faults) / 1e3,
              median_ratio(plain.samples.cpu, plain.samples.wall), median_ratio(pipelined.samples.cpu, pipelined.busy),
@@ -181,9 +182,9 @@ void run(const Workload& workload, int num_micro_batches, int repeats) {
     const Plan plan = gpipe::plan(profile, options);
     const Schedule actions = schedule_of(plan);
     Pipeline pipeline(model, PipelineOptions(plan));
-    contenders.push_back({schedule,
-                          [=]() mutable { return pipeline->train_step(workload.input, workload.target, workload.loss); },
-                          simulate(actions, uniform_costs(actions)).bubble_fraction});
+    contenders.push_back(
+        {schedule, [=]() mutable { return pipeline->train_step(workload.input, workload.target, workload.loss); },
+         simulate(actions, uniform_costs(actions)).bubble_fraction});
     contenders.back().peak_bytes =
         *std::max_element(plan.predicted_peak_bytes.begin(), plan.predicted_peak_bytes.end());
     if (usual_bytes == 0) usual_bytes = contenders.back().peak_bytes;

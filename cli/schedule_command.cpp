@@ -104,7 +104,8 @@ int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
 void add_output_options(CLI::App& app, ScheduleCommand& command) {
   const OptionGroup output{app, "Output"};
   output.add("FORMAT", "--format", command.format, parse_format,
-             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1, or as profiled [text]");
+             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1, or as "
+             "profiled [text]");
   output.add("FILE", "--output", command.output, parse_path, "Write to FILE instead of standard output");
   output.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file");
   output.add("N", "--width", command.width, parse_width,
@@ -118,7 +119,8 @@ void add_output_options(CLI::App& app, ScheduleCommand& command) {
 void add_schedule_command(CLI::App& app, Run& chosen) {
   const auto command = std::make_shared<ScheduleCommand>();
   CLI::App& sub = *app.add_subcommand("schedule");
-  sub.add_option("NAME", command->schedule.name, fmt::format("One of {}; or search, for one made for a model", schedule_names()));
+  sub.add_option("NAME", command->schedule.name,
+                 fmt::format("One of {}; or search, for one made for a model", schedule_names()));
   add_size_options(sub, command->schedule);
   OptionGroup{sub, "Size"}.add_flag("--descending", command->descending,
                                     "Backwards from the last micro-batch to the first, as in the paper (gpipe only; "

@@ -64,8 +64,8 @@ std::string report(const ScheduleSearch& search) {
                     fmt::format("+{}", percent_above(candidate.step_seconds, step)),
                     format_bytes(candidate.fullest_bytes)});
   }
-  std::string text = to_table({{"schedule", Align::kLeft}, {"chunks"}, {"step"}, {"", Align::kRight}, {"fullest worker"}},
-                              rows);
+  std::string text =
+      to_table({{"schedule", Align::kLeft}, {"chunks"}, {"step"}, {"", Align::kRight}, {"fullest worker"}}, rows);
   text += fmt::format("lower bound, these stages  {}: the step is {} above it\n", bound_text(search.of_cut),
                       percent_above(step, search.of_cut.seconds()));
   text += fmt::format("lower bound, any stages    {}: the step is {} above it\n", bound_text(search.of_any_cut),
@@ -94,8 +94,7 @@ void add_search_options(CLI::App& command, SearchOptions& options) {
   group.add("S", "--seconds", plan.search_seconds, parse_speed,
             "Work, about in seconds of one core; the result does not depend on the machine [20]");
   group.add("N", "--seed", plan.search_seed, parse_index, "Another one may find another schedule [0]");
-  group.add("FILE", "--plan", options.plan, parse_path,
-            "Write the schedule with its layers, for 'gpipe train --plan'");
+  group.add("FILE", "--plan", options.plan, parse_path, "Write the schedule with its layers, for 'gpipe train --plan'");
 }
 
 void check_usage(const ScheduleOptions& schedule, const SearchOptions& options, bool force) {

@@ -183,8 +183,8 @@ Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedul
   const int chunks = order.num_stages / order.num_workers();
   const LongSchedule schedule = written_out(order);
   const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);
-  Plan plan = make_plan(profile, options, chunks,
-                        partition_of(as_run(profile, order), layers_per_stage, for_partition));
+  Plan plan =
+      make_plan(profile, options, chunks, partition_of(as_run(profile, order), layers_per_stage, for_partition));
   plan.schedule = order.name;
   plan.order = std::move(order);
   return plan;

@@ -49,8 +49,7 @@ const JsonForm kStageForm = {"stage",
                              16};
 const JsonForm kWorkerForm = {
     "worker",
-    {"predicted_peak_bytes", "speed", "memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second",
-     "actions"},
+    {"predicted_peak_bytes", "speed", "memory_limit_bytes", "link_latency_seconds", "link_bytes_per_second", "actions"},
     0};
 const JsonForm kPlanSkipForm = {"skip", {"from_stage", "to_stage", "bytes"}, 3};
 const std::vector<std::string> kPlanTables = {"stages", "workers", "skips"};

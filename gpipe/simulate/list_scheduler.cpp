@@ -12,8 +12,8 @@ constexpr double kUnknown = std::numeric_limits<double>::infinity();
 
 class ListScheduler {
  public:
-  ListScheduler(Schedule placement, const FlowTable& table, const CostTable& costs,
-                const std::vector<bool>& recomputes, const ListPolicy& policy)
+  ListScheduler(Schedule placement, const FlowTable& table, const CostTable& costs, const std::vector<bool>& recomputes,
+                const ListPolicy& policy)
       : schedule_(std::move(placement)),
         table_(table),
         costs_(costs),
@@ -37,9 +37,8 @@ class ListScheduler {
   Schedule run() {
     for (std::size_t worker = 0; worker < workers_.size(); ++worker) choose(static_cast<int>(worker));
     while (true) {
-      const auto first = std::min_element(workers_.begin(), workers_.end(), [](const Worker& a, const Worker& b) {
-        return a.next_start < b.next_start;
-      });
+      const auto first = std::min_element(workers_.begin(), workers_.end(),
+                                          [](const Worker& a, const Worker& b) { return a.next_start < b.next_start; });
       if (first->next_start == kUnknown) return std::move(schedule_);
       commit(static_cast<int>(first - workers_.begin()));
     }
@@ -60,9 +59,7 @@ class ListScheduler {
     double next_start = kUnknown;
   };
 
-  ActionKind backward_kind() const {
-    return policy_.splits_backward ? ActionKind::kInputGrad : ActionKind::kBackward;
-  }
+  ActionKind backward_kind() const { return policy_.splits_backward ? ActionKind::kInputGrad : ActionKind::kBackward; }
 
   double seconds(const Action& action) const {
     const bool with_recompute = makes_input_grad(action.kind) && recomputes_[action.stage];

@@ -12,7 +12,7 @@ namespace gpipe {
 
 // What a worker takes when several actions are ready.
 struct ListPolicy {
-  enum class Kind { kBackward, kForward, kInTurn };       // first; a weight gradient only if nothing else is ready
+  enum class Kind { kBackward, kForward, kInTurn };          // first; a weight gradient only if nothing else is ready
   enum class Stage { kLater, kEarlier, kOldestMicroBatch };  // among those of one kind
   Kind kind = Kind::kBackward;
   Stage stage = Stage::kLater;

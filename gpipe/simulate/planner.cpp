@@ -250,8 +250,8 @@ PlanSearch searched(const Profile& profile, const PlanOptions& options) {
   found.schedule = best.schedule;
   found.chunks = best.chunks;
   found.num_micro_batches = best.num_micro_batches;
-  found.recompute = best.rematerialization.empty() ? best.recompute_by_stage.empty() ? name(best.recompute) : kPerStage
-                                                   : kPerLayer;
+  found.recompute =
+      best.rematerialization.empty() ? best.recompute_by_stage.empty() ? name(best.recompute) : kPerStage : kPerLayer;
   found.step_seconds = best.predicted_step_seconds;
   const auto fullest = std::max_element(best.predicted_peak_bytes.begin(), best.predicted_peak_bytes.end());
   found.fullest_bytes = *fullest;

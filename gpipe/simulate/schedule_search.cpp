@@ -117,8 +117,8 @@ class Judge {
     work_.spend(point.order.num_actions());
     std::vector<bool> recomputes;
     for (const Recompute mode : point.modes) recomputes.push_back(mode != Recompute::kNever);
-    return with_recompute(
-        list_schedule(point.order, point.cut->table, point.cut->by_action, recomputes, policy), point.modes);
+    return with_recompute(list_schedule(point.order, point.cut->table, point.cut->by_action, recomputes, policy),
+                          point.modes);
   }
 
   Work& work() { return work_; }
@@ -142,8 +142,7 @@ class Judge {
 // simulator tells.
 bool keep_their_order(const Action& a, const Action& b) {
   if (a.stage != b.stage) return false;
-  return a.micro_batch == b.micro_batch || a.kind == b.kind ||
-         (makes_input_grad(a.kind) && makes_input_grad(b.kind)) ||
+  return a.micro_batch == b.micro_batch || a.kind == b.kind || (makes_input_grad(a.kind) && makes_input_grad(b.kind)) ||
          (makes_weight_grad(a.kind) && makes_weight_grad(b.kind));
 }
 
@@ -372,9 +371,8 @@ Named plan_named(const Profile& profile, PlanOptions options, Judge& judge) {
   }
   if (named.points.empty() && refused) throw *refused;
   std::stable_sort(named.points.begin(), named.points.end(), is_shorter);
-  std::stable_sort(
-      named.candidates.begin(), named.candidates.end(),
-      [](const PlanCandidate& a, const PlanCandidate& b) { return a.step_seconds < b.step_seconds; });
+  std::stable_sort(named.candidates.begin(), named.candidates.end(),
+                   [](const PlanCandidate& a, const PlanCandidate& b) { return a.step_seconds < b.step_seconds; });
   return named;
 }
 
@@ -480,9 +478,9 @@ void join_all(Point& point, const std::vector<SplitBackward>& all, std::size_t b
 }
 
 double backward_seconds(const CostTable& costs, int stage) {
-  return std::min(costs.seconds({ActionKind::kBackward, stage, 0}),
-                  costs.seconds({ActionKind::kInputGrad, stage, 0}) +
-                      costs.seconds({ActionKind::kWeightGrad, stage, 0}));
+  return std::min(
+      costs.seconds({ActionKind::kBackward, stage, 0}),
+      costs.seconds({ActionKind::kInputGrad, stage, 0}) + costs.seconds({ActionKind::kWeightGrad, stage, 0}));
 }
 
 StepBound bound_of_cut(const Schedule& schedule, const CostTable& costs) {
@@ -497,10 +495,9 @@ StepBound bound_of_cut(const Schedule& schedule, const CostTable& costs) {
     busy[worker] += schedule.num_micro_batches * (forward + backward);
     head[worker] = std::min(head[worker], forwards);
     forwards += forward;
-    bound.critical_path_seconds +=
-        forward + (stage == 0 ? backward
-                              : std::min(costs.seconds({ActionKind::kInputGrad, stage, 0}),
-                                         costs.seconds({ActionKind::kBackward, stage, 0})));
+    bound.critical_path_seconds += forward + (stage == 0 ? backward
+                                                         : std::min(costs.seconds({ActionKind::kInputGrad, stage, 0}),
+                                                                    costs.seconds({ActionKind::kBackward, stage, 0})));
   }
   for (int worker = 0; worker < schedule.num_workers(); ++worker) {
     if (head[worker] != kForever) {
@@ -533,8 +530,8 @@ StepBound bound_of_any_cut(const Profile& profile, const PlanOptions& options) {
 }
 
 Plan plan_of(const Profile& profile, PlanOptions options, Point point) {
-  const bool is_one = std::all_of(point.modes.begin(), point.modes.end(),
-                                  [&](Recompute mode) { return mode == point.modes.front(); });
+  const bool is_one =
+      std::all_of(point.modes.begin(), point.modes.end(), [&](Recompute mode) { return mode == point.modes.front(); });
   options.recompute = is_one ? point.modes.front() : Recompute::kAuto;
   options.recompute_by_stage = is_one ? std::vector<Recompute>() : point.modes;
   point.order.name = kSearchedSchedule;
