@@ -9,6 +9,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/text/byte_text.h"
 #include "gpipe/text/number.h"
 #include "gpipe/text/printable.h"
 
@@ -73,6 +74,12 @@ double parse_speed(std::string_view word) {
   return number_that(
       word, [](double value) { return value > 0; }, "above 0");
 }
+
+std::int64_t parse_bytes(std::string_view word) { return gpipe::parse_bytes(word); }
+
+double parse_bytes_per_second(std::string_view word) { return gpipe::parse_bytes_per_second(word); }
+
+std::string format_bytes(std::int64_t bytes) { return gpipe::format_bytes(bytes); }
 
 std::pair<int, int> parse_pair(std::string_view word) {
   const std::size_t colon = word.find(':');

@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/text/byte_text.h"
-
 namespace gpipe::cli {
 
 // All parsers take the whole word or throw InvalidArgument with a sentence that quotes it.
@@ -41,8 +39,11 @@ double parse_seconds(std::string_view word);
 // A finite number above 0.
 double parse_speed(std::string_view word);
 
-using gpipe::parse_bytes;
-using gpipe::parse_bytes_per_second;
+// "1000000", "512MB", "1.5GiB": powers of 1000 (kB, MB, GB, TB) and of 1024 (KiB, MiB, GiB, TiB).
+std::int64_t parse_bytes(std::string_view word);
+
+// The same a second, above 0, with or without "/s": "10GB", "1.5GiB/s".
+double parse_bytes_per_second(std::string_view word);
 
 // "3,3,2": each part by `parse`.
 template <typename Value>
@@ -59,7 +60,8 @@ std::vector<Value> parse_list(std::string_view words, Value (*parse)(std::string
 // "0:3": two whole numbers from 0.
 std::pair<int, int> parse_pair(std::string_view word);
 
-using gpipe::format_bytes;
+// "1.5 GiB", four digits; "512 B".
+std::string format_bytes(std::int64_t bytes);
 
 // The unit that shows `largest_seconds` with one to three digits before the point, so that a column has one unit.
 struct TimeUnit {

@@ -141,7 +141,7 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
                  "  gpipe schedule gpipe --stages 4 --micro-batches 8 --format gantt\n"
                  "  gpipe schedule interleaved --stages 4 --chunks 2 --micro-batches 8\n"
                  "  gpipe schedule zb-v --stages 4 --micro-batches 8 --format svg --output v.svg\n"
-                 "  gpipe schedule search --profile p.json --stages 4 --micro-batches 8 --plan p4.json"});
+                 "  gpipe schedule search --profile p.json --stages 4 --micro-batches 8"});
   sub.callback([&chosen, &sub, command] { chosen = [command, &sub] { return run_schedule(*command, sub); }; });
 }
 

@@ -26,6 +26,10 @@ StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, i
     static_bytes += WideBytes{gradient_bytes(layer)} * (WideBytes{1} + optimizer_slots);
     static_bytes += WideBytes{layer.parameter_bytes} + layer.buffer_bytes;
   }
+  if (begin == 0) {  // nothing waits for an input gradient of the first stage: it has none, see Note [Split backward]
+    costs.input_grad_seconds = 0;
+    costs.weight_grad_seconds = costs.backward_seconds;
+  }
   costs.recompute_seconds = costs.forward_seconds;
   costs.static_bytes = saturated(static_bytes);
   costs.input_bytes = begin == 0 ? 0 : layers[begin - 1].output_bytes;
