@@ -44,10 +44,10 @@ inline std::vector<std::exception_ptr> run_each(int size, const std::function<vo
 }
 
 // The same with connected ranks; rethrows the first error.
-inline void run_ranks(int size, const std::function<void(Peers& peers)>& work) {
+inline void run_ranks(int size, const std::function<void(detail::Peers& peers)>& work) {
   const test::ReservedPort port;
   for (const std::exception_ptr& error : run_each(size, [&](int rank) {
-         Peers peers(world_of(rank, size, port.number()));
+         detail::Peers peers(world_of(rank, size, port.number()));
          work(peers);
          peers.leave_together();
        })) {
