@@ -34,7 +34,7 @@ class Model {
   // The names and shapes of the parameters of the layers for which `is_wanted` holds.
   Fingerprint shapes(const IsOwn& is_wanted) const;
 
-  // Throws as gpipe::bind_ties does.
+  // Throws as detail::bind_ties does.
   void bind_ties(const std::vector<TieNames>& names);
   // Parameters that were tied are separate again, with the values they had in common.
   void untie();
