@@ -187,7 +187,8 @@ constexpr const char* kAuto = "auto";
 
 void check_usage(const PlanCommand& command) {
   refuse_if(command.profile.empty(), "--profile is missing", "add --profile FILE, the costs of each layer as JSON");
-  if (command.schedule.name != kAuto) find_schedule(command.schedule.name);
+  const bool is_searched = command.schedule.name == kSearchedSchedule;
+  if (command.schedule.name != kAuto && !is_searched) find_schedule(command.schedule.name);
   require_schedule(command.schedule);
   refuse_if(*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0,
             "--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");
@@ -271,7 +272,8 @@ void add_plan_command(CLI::App& app, Run& chosen) {
   OptionGroup{sub, "Model"}.add("FILE", "--profile", command->profile, parse_path,
                                 "Costs of each layer, as JSON; '-' reads standard input");
   sub.add_option("--schedule", command->schedule.name,
-                 fmt::format("The schedule to plan for; auto: choose [{}]", command->schedule.name))
+                 fmt::format("The schedule to plan for; auto: choose; search: make one for the model [{}]",
+                             command->schedule.name))
       ->type_name("NAME")
       ->group("Size");
   add_open_size_options(sub, command->schedule);

@@ -62,12 +62,16 @@ Found find_or_search(const ScheduleCommand& command, const CLI::App& app) {
     refuse_if(command.search.any(app),
               fmt::format("'{}' is no search, and options of one are given", command.schedule.name),
               "see 'gpipe schedule --help', under Search");
+    refuse_if(command.schedule.recompute == Recompute::kAuto || command.schedule.num_micro_batches == 0,
+              "only a search and 'gpipe plan' choose what is auto", "give --recompute and --micro-batches");
     Found named = {make_schedule(command), {}};
     named.costs = uniform_costs(named.schedule);
     return named;
   }
   refuse_if(command.descending, "--descending is an order of 'gpipe' only", "leave --descending out");
   check_usage(command.schedule, command.search, command.force);
+  refuse_if(!command.search.plan.empty() && is_same_file(command.search.plan, command.output),
+            fmt::format("--plan and --output both name '{}'", command.output), "name two files");
   const Plan plan = search_schedule(command.schedule, command.search, command.force);
   return {schedule_of(plan), plan.costs};
 }
@@ -121,7 +125,7 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
   CLI::App& sub = *app.add_subcommand("schedule");
   sub.add_option("NAME", command->schedule.name,
                  fmt::format("One of {}; or search, for one made for a model", schedule_names()));
-  add_size_options(sub, command->schedule);
+  add_open_size_options(sub, command->schedule);
   OptionGroup{sub, "Size"}.add_flag("--descending", command->descending,
                                     "Backwards from the last micro-batch to the first, as in the paper (gpipe only; "
                                     "not canonical)");

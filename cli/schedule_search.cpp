@@ -54,11 +54,9 @@ std::string percent_above(double seconds, double bound) {
 std::string report(const ScheduleSearch& search) {
   const Plan& best = search.best;
   const double step = best.predicted_step_seconds;
-  const PlanCandidate& named = search.named.front();
   std::vector<std::vector<std::string>> rows;
   const auto fullest = std::max_element(best.predicted_peak_bytes.begin(), best.predicted_peak_bytes.end());
-  rows.push_back({best.order ? "search" : named.schedule, fmt::format("{}", best.chunks), format_seconds(step), "",
-                  format_bytes(*fullest)});
+  rows.push_back({best.schedule, fmt::format("{}", best.chunks), format_seconds(step), "", format_bytes(*fullest)});
   for (const PlanCandidate& candidate : search.named) {
     rows.push_back({candidate.schedule, fmt::format("{}", candidate.chunks), format_seconds(candidate.step_seconds),
                     fmt::format("+{}", percent_above(candidate.step_seconds, step)),
@@ -77,8 +75,8 @@ std::string report(const ScheduleSearch& search) {
 }  // namespace
 
 bool SearchOptions::any(const CLI::App& command) const {
-  const std::vector<const CLI::Option*> options =
-      command.get_options([](const CLI::Option* option) { return option->get_group() == kHeading; });
+  const std::vector<const CLI::Option*> options = command.get_options(
+      [](const CLI::Option* option) { return option->get_group() == kHeading || option->get_group() == "Messages"; });
   return std::any_of(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
 }
 
@@ -103,6 +101,8 @@ void check_usage(const ScheduleOptions& schedule, const SearchOptions& options, 
   refuse_if(options.profile == "-" && options.workers == "-", "--profile and --workers both read standard input",
             "name a file for one of them");
   refuse_if(schedule.chunks.has_value(), "--chunks is given, and a search chooses it", "leave --chunks out");
+  refuse_if(*schedule.num_micro_batches == 0, "--micro-batches auto is given, and a search is for one number of them",
+            "give the number; 'gpipe plan' chooses it");
   if (!options.plan.empty()) check_output_file(options.plan, force);
 }
 

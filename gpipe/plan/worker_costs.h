@@ -65,8 +65,9 @@ void check_link(const std::string& name, const LinkCosts& link);
 //     {"speed": 0.5, "memory": 8589934592}
 //   ]}
 //
-// "link" is the one to the next worker, so that the last has none. Fields that are absent are those of all workers, or of
-// a link that says one thing only, of `for_all`. Throws ParseError for anything else, whatever bytes it is made of, naming the line, the column and the reason.
+// "link" is the one to the next worker, so that the last has none. Fields that are absent are those of all workers, or
+// of a link that says one thing only, of `for_all`. Throws ParseError for anything else, whatever bytes it is made of,
+// naming the line, the column and the reason.
 std::vector<WorkerCosts> parse_workers(std::string_view json, const LinkCosts& for_all = {});
 
 // One line a worker. Everything comes back from `parse_workers` without `for_all`, doubles bit for bit; a link of the

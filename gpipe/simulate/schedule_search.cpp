@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/clock.h"
@@ -25,6 +26,10 @@ namespace {
 constexpr double kActionsPerSecond = 5e6;
 // At most so much of the work is for list schedules before one of them is improved.
 constexpr double kShareOfLists = 0.4;
+// Stages a worker, at most, that are tried.
+constexpr int kMostChunks = 4;
+// Every point of the search is written out.
+constexpr double kMostActions = 500'000;
 constexpr double kForever = std::numeric_limits<double>::infinity();
 
 // The costs of stages on their workers, as the simulator wants them.
@@ -206,7 +211,7 @@ class LocalSearch {
   void improve(Point& point, double actions) {
     const double end = judge_.work().spent() + actions;
     while (judge_.work().spent() < end) {
-      judge_.work().spend(point.order.num_actions() / 4);  // of the move itself
+      judge_.work().spend(1 + point.order.num_actions() / 4);  // of the move itself
       Point trial = point;
       if (move(trial) && judge_.judge(trial, point.seconds)) point = std::move(trial);
       judge_.work().report(point.seconds);
@@ -322,13 +327,18 @@ bool is_shorter(const Point& a, const Point& b) { return a.seconds < b.seconds; 
 struct Named {
   std::vector<Point> points;  // the fastest first
   std::vector<PlanCandidate> candidates;
-  Plan best;
+  Plan best;  // the fastest; among equals the one that holds least
+  double best_seconds = kForever;
 };
 
+std::int64_t fullest_bytes(const Plan& plan) {
+  return *std::max_element(plan.predicted_peak_bytes.begin(), plan.predicted_peak_bytes.end());
+}
+
 std::vector<int> chunk_choices(const ScheduleInfo& info, int num_workers, std::size_t num_layers) {
-  constexpr int kMostChunks = 4;
+  const int most_chunks = num_workers == 1 ? 1 : kMostChunks;  // one worker gains nothing by several stages
   std::vector<int> choices;
-  for (int chunks = 1; chunks <= kMostChunks; ++chunks) {
+  for (int chunks = 1; chunks <= most_chunks; ++chunks) {
     const bool is_tried = info.chunks_step == 0 ? chunks == info.default_chunks : chunks >= 2;
     const std::size_t num_stages = static_cast<std::size_t>(num_workers) * static_cast<std::size_t>(chunks);
     if (is_tried && takes_chunks(info, chunks) && (chunks == 1 || num_stages <= num_layers)) choices.push_back(chunks);
@@ -362,9 +372,12 @@ Named plan_named(const Profile& profile, PlanOptions options, Judge& judge) {
       point.rematerialization = plan.rematerialization;
       point.cut = Judge::cut(point.order, plan.costs);
       if (!judge.judge(point, kForever)) continue;
-      const bool is_best = std::none_of(named.points.begin(), named.points.end(),
-                                        [&](const Point& other) { return !is_shorter(point, other); });
-      if (is_best) named.best = plan;
+      const bool is_equal =
+          !is_faster(point.seconds, named.best_seconds) && !is_faster(named.best_seconds, point.seconds);
+      if (is_equal ? fullest_bytes(plan) < fullest_bytes(named.best) : point.seconds < named.best_seconds) {
+        named.best = plan;
+        named.best_seconds = point.seconds;
+      }
       named.candidates.push_back(found.candidates.front());
       named.points.push_back(std::move(point));
     }
@@ -536,6 +549,7 @@ Plan plan_of(const Profile& profile, PlanOptions options, Point point) {
   options.recompute_by_stage = is_one ? std::vector<Recompute>() : point.modes;
   point.order.name = kSearchedSchedule;
   Plan plan = plan_with_order(profile, options, std::move(point.order), point.layers_per_stage);
+  set_rematerialization(plan, profile, point.rematerialization);
   plan.predicted_step_seconds = point.seconds;
   plan.predicted_peak_bytes = peak_bytes_by_worker(*plan.order, stage_bytes(plan.costs));
   return plan;
@@ -559,6 +573,13 @@ ScheduleSearch search_schedules(const Profile& measured, const PlanOptions& want
           wanted.num_micro_batches);
   require(wanted.chunks == 0, "a search chooses how many stages a worker has, and {} chunks are given; leave them out",
           wanted.chunks);
+  require(wanted.recompute_by_stage.empty(),
+          "a search chooses the stages, and recompute_by_stage is for {}; give recompute, for all of them",
+          wanted.recompute_by_stage.size());
+  const double actions_a_micro_batch = 4.0 * kMostChunks * std::max(1, wanted.num_stages);
+  require(actions_a_micro_batch * wanted.num_micro_batches <= kMostActions,
+          "{} workers and {} micro-batches are too many to search; ask for at most {:.0f} micro-batches",
+          wanted.num_stages, wanted.num_micro_batches, std::max(1.0, kMostActions / actions_a_micro_batch));
   PlanOptions options = wanted;
   Profile profile = measured;
   if (options.mini_batch_samples > 0) {
@@ -570,7 +591,6 @@ ScheduleSearch search_schedules(const Profile& measured, const PlanOptions& want
   Random random(options.search_seed);
   LocalSearch local(options, judge, random);
   Named named = plan_named(profile, options, judge);
-  const double named_seconds = named.points.front().seconds;
   std::vector<Point> points = list_all(places_to_list(named.points), judge, work.left() * kShareOfLists);
   points.insert(points.begin(), named.points.begin(), named.points.end());
   Point best = improve_best(std::move(points), local, work);
@@ -579,14 +599,21 @@ ScheduleSearch search_schedules(const Profile& measured, const PlanOptions& want
 
   ScheduleSearch result;
   result.named = std::move(named.candidates);
-  result.of_cut = bound_of_cut(best.order, best.cut->by_action);
+  result.best =
+      is_faster(best.seconds, named.best_seconds) ? plan_of(profile, options, std::move(best)) : std::move(named.best);
+  const Schedule schedule = schedule_of(result.best);
+  ValidateOptions proof;
+  proof.routes = result.best.costs.routes;
+  proof.compute_capacities = false;
+  if (options.has_memory_limit()) {
+    proof.stages = stage_bytes(result.best.costs);
+    for (int worker = 0; worker < options.num_stages; ++worker) {
+      proof.memory_limit_bytes.push_back(options.memory_limit_of(worker));
+    }
+  }
+  validate(schedule, proof);
+  result.of_cut = bound_of_cut(schedule, Judge::cut(schedule, result.best.costs)->by_action);
   result.of_any_cut = bound_of_any_cut(profile, options);
-  ValidateOptions prove_only;
-  prove_only.routes = best.cut->costs.routes;
-  prove_only.compute_capacities = false;
-  validate(best.order, prove_only);
-  const bool is_named = !is_faster(best.seconds, named_seconds) && !best.rematerialization.empty();
-  result.best = is_named ? std::move(named.best) : plan_of(profile, options, std::move(best));
   return result;
 }
 

@@ -17,7 +17,7 @@ struct StepBound {
 };
 
 struct ScheduleSearch {
-  Plan best;  // its `order` is what was found; none if a named schedule with dropped layers is the fastest
+  Plan best;  // its `order` is what was found; if nothing is faster than a named schedule, that one, without
   std::vector<PlanCandidate> named;  // the schedules that have a name, the fastest first
   StepBound of_cut;                  // for these stages on these workers
   StepBound of_any_cut;              // for this model on these workers
@@ -43,8 +43,12 @@ struct ScheduleSearch {
 // the arguments, and a slow or busy machine takes longer. `on_progress` is called now and then with the share of the
 // work that is done and the fastest step so far.
 //
+// Named schedules are tried with up to four stages a worker, and with search_keeps_ends only those that have the ends
+// where they are to stay. Planning them comes on top of the work.
+//
 // options.schedule is not looked at. Throws InvalidArgument and InfeasibleError as `plan` does, and InvalidArgument
-// without a number of micro-batches or with one of chunks.
+// without a number of micro-batches, with one of chunks, with recompute_by_stage, and for more than some 100,000
+// actions.
 ScheduleSearch search_schedules(const Profile& profile, const PlanOptions& options,
                                 const std::function<void(double share, double step_seconds)>& on_progress = {});
 

@@ -54,6 +54,16 @@ Cut some_cut() {
   return chosen;
 }
 
+TEST(Cut, RefusesAnOrderThatIsNotForTheOptions) {
+  const Schedule order = parse_text("F0 F1 B0 B1\nF0 B0 F1 B1\n");
+  check_order(order, PipelineOptions(2).num_micro_batches(2));
+  EXPECT_THROW(check_order(order, PipelineOptions(3).num_micro_batches(2)), InvalidArgument);
+  EXPECT_THROW(check_order(order, PipelineOptions(2).num_micro_batches(4)), InvalidArgument);
+  EXPECT_THROW(check_order(parse_text("1F0 1B0\n0F0 0B0\n"), PipelineOptions(2).num_micro_batches(1)), InvalidArgument);
+  EXPECT_THROW(check_order(parse_text("F0 B0 F1 B1\nF0 F1 B0 B1\n"), PipelineOptions(2).num_micro_batches(2)),
+               ScheduleError);
+}
+
 TEST(Cut, ComesBackFromItsRecord) {
   const Cut chosen = some_cut();
   const std::string text = encode_text(to_record(chosen));

@@ -113,6 +113,45 @@ TEST(ScheduleSearchTest, StaysWithinTheMemoryOfEachWorker) {
   EXPECT_THROW(search_schedules(profile, options), InfeasibleError);
 }
 
+// Also where the fastest stages drop some of their layers.
+TEST(ScheduleSearchTest, NoResultIsAboveTheLimitOrSlowerThanAnyNamed) {
+  std::mt19937 random(3);
+  const auto below = [&](int count) { return static_cast<int>(random() % static_cast<unsigned>(count)); };
+  int num_found = 0;
+  for (int round = 0; round < 25; ++round) {
+    SCOPED_TRACE(round);
+    Profile profile;
+    for (int layer = 4 + below(9); layer > 0; --layer) {
+      LayerProfile one = searched_layer(1 + below(8) * 0.5);
+      one.activation_bytes = 1000 * (1 + below(20));
+      one.kept_output_bytes = one.output_bytes = 100 * (1 + below(9));
+      profile.layers.push_back(one);
+    }
+    PlanOptions options = search_options(1 + below(3), 1 + below(8));
+    options.search_seconds = 0.05;
+    options.recompute = Recompute::kAuto;
+    const std::vector<std::int64_t> most = search_schedules(profile, options).best.predicted_peak_bytes;
+    options.memory_limit_bytes = *std::max_element(most.begin(), most.end()) * (40 + below(50)) / 100;
+    try {
+      const ScheduleSearch search = search_schedules(profile, options);
+      const Schedule schedule = schedule_of(search.best);
+      const std::vector<std::int64_t> peak = peak_bytes_by_worker(schedule, stage_bytes(search.best.costs));
+      EXPECT_EQ(search.best.predicted_peak_bytes, peak);
+      EXPECT_LE(*std::max_element(peak.begin(), peak.end()), *options.memory_limit_bytes);
+      EXPECT_LE(search.best.predicted_step_seconds, search.named.front().step_seconds * (1 + 1e-9));
+      EXPECT_NEAR(simulate(schedule, search.best.costs).makespan_seconds, search.best.predicted_step_seconds, 1e-9);
+      ++num_found;
+    } catch (const InfeasibleError&) {  // NOLINT(bugprone-empty-catch) then there is nothing to compare
+    }
+  }
+  EXPECT_GT(num_found, 10);
+}
+
+// With one worker there is nothing to gain, and several stages would only cost.
+TEST(ScheduleSearchTest, OneWorkerHasOneStage) {
+  EXPECT_EQ(search_schedules(uneven_profile(12), search_options(1, 4)).best.layers_per_stage, std::vector<int>{12});
+}
+
 TEST(ScheduleSearchTest, GivesASlowWorkerLess) {
   const Profile profile = uneven_profile(20);
   PlanOptions options = search_options(2, 8);
@@ -165,6 +204,10 @@ TEST(ScheduleSearchTest, RefusesWhatItCannotChoose) {
   options = search_options(2, 4);
   options.chunks = 2;
   EXPECT_THROW(search_schedules(profile, options), InvalidArgument);
+  options = search_options(2, 4);
+  options.recompute_by_stage = {Recompute::kNever, Recompute::kAlways};
+  EXPECT_THROW(search_schedules(profile, options), InvalidArgument);
+  EXPECT_THROW(search_schedules(profile, search_options(4, 1'000'000)), InvalidArgument);
   options = search_options(2, 4);
   options.search_seconds = 0;
   EXPECT_THROW(search_schedules(profile, options), InvalidArgument);

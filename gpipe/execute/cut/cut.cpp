@@ -9,6 +9,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/plan/plan.h"
+#include "gpipe/schedule/validate.h"
 #include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {
@@ -39,6 +40,20 @@ const std::vector<SkipProfile>& Cut::skips_in(bool training) const {
 
 Schedule schedule_for(const PipelineOptions& options, const Cut& cut, int num_micro_batches) {
   return cut.order ? first_micro_batches(*cut.order, num_micro_batches) : schedule_for(options, num_micro_batches);
+}
+
+void check_order(const Schedule& order, const PipelineOptions& options) {
+  ValidateOptions prove_only;
+  prove_only.compute_capacities = false;
+  validate(order, prove_only);
+  const bool fits = order.num_workers() == options.num_stages() &&
+                    order.num_micro_batches == options.num_micro_batches() && order.worker_of_stage.front() == 0 &&
+                    order.worker_of_stage.back() == order.num_workers() - 1;
+  if (fits) return;
+  throw InvalidArgument(fmt::format(
+      "{}: an order for {} workers and {} micro-batches; expected {} and {}, with the "
+      "first stage on the first and the last on the last",
+      kNotACut, order.num_workers(), order.num_micro_batches, options.num_stages(), options.num_micro_batches()));
 }
 
 // The skips by themselves: their names may have bytes that JSON cannot.

@@ -36,6 +36,10 @@ struct Cut {
 // For that many micro-batches: the one that was searched, or that of the options, without their recompute.
 Schedule schedule_for(const PipelineOptions& options, const Cut& cut, int num_micro_batches);
 
+// Throws InvalidArgument or ScheduleError unless another rank's order is one for these options that can run, with the
+// first stage on the first worker and the last on the last.
+void check_order(const Schedule& order, const PipelineOptions& options);
+
 // What a profile of the first batch has decided, for other ranks: everything but the workers, which they have from the
 // schedule, and `skips`, which come from the profile or from a trial of all ranks.
 WireRecord to_record(const Cut& cut);

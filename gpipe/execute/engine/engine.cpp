@@ -81,6 +81,12 @@ void Engine::make_cut(int num_layers, const Schedule& schedule) {
   cut_.rematerialization = options_.rematerialization();
   check_rematerialization_by_stage(cut_.rematerialization, cut_.layers_per_stage, schedule.num_stages);
   for (const torch::Device& device : options_.devices()) {
+    if (!device.is_cpu() && is_searched(options_)) {
+      throw InvalidArgument(fmt::format(
+          "a schedule is searched, and the device is {}: layers can be profiled on the CPU only; give the plan of a "
+          "search (gpipe schedule search --plan) instead",
+          device.str()));
+    }
     if (!device.is_cpu() && !cut_.is_made()) {
       throw InvalidArgument(
           fmt::format("balance is needed with the device {}: layers can be profiled on the CPU only", device.str()));
@@ -240,6 +246,7 @@ void Engine::cut_by_profile(const MicroBatch& sample, const StageLoss& loss) {
   if (!is_alone) {
     // What one rank has measured holds for all.
     Cut chosen = read_cut(group_->gather(to_record(cut_)).front());
+    if (chosen.order) check_order(*chosen.order, options_);
     chosen.worker_of_stage = chosen.order ? chosen.order->worker_of_stage : std::move(cut_.worker_of_stage);
     check_balance(chosen.layers_per_stage, model_->num_layers(), chosen.num_stages());
     check_rematerialization_by_stage(chosen.rematerialization, chosen.layers_per_stage, chosen.num_stages());
