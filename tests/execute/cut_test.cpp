@@ -8,6 +8,7 @@
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/schedule/validate.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe::detail {
