@@ -250,6 +250,7 @@ class Enumeration {
       : num_layers_(static_cast<int>(profile.layers.size())), options_(options) {
     for (int stage = 0; stage < options.num_stages; ++stage) {
       for (int begin = 0; begin < num_layers_; ++begin) {
+        if ((stage == 0) != (begin == 0)) continue;  // the first stage has the first layer
         for (int end = begin + 1; end <= num_layers_; ++end) {
           seconds_[{stage, begin, end}] = test::stage_seconds(profile, options, stage, begin, end);
         }

@@ -138,6 +138,7 @@ Schedule v_half(int num_workers, int num_micro_batches) {
 }
 
 Schedule v_min(int num_workers, int num_micro_batches) {
+  Schedule schedule = v_schedule("v-min", num_workers, num_micro_batches);  // refuses sizes that would overflow below
   std::array<int, 3> turns{1, 1, 1};
   int max_live = 2 * num_workers / 3 + 2;
   if (num_workers % 3 == 0) turns = {3, 1, 3};
@@ -149,7 +150,6 @@ Schedule v_min(int num_workers, int num_micro_batches) {
     // more before their W's.
     ++max_live;
   }
-  Schedule schedule = v_schedule("v-min", num_workers, num_micro_batches);
   return from_building_block(std::move(schedule), {1, 1, turns}, max_live);
 }
 
