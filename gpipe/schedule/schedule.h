@@ -31,7 +31,8 @@ bool operator!=(const Schedule& a, const Schedule& b);
 // the first worker that has it. Throws InvalidArgument for a negative number or a stage of kMaxStages or above.
 Schedule schedule_from_actions(std::vector<std::vector<Action>> workers, std::string name = "");
 
-// The schedule without the micro-batches from `count` on. It runs if the whole one does: nothing waits for what is gone.
+// The schedule without the micro-batches from `count` on. It runs if the whole one does: nothing waits for
+// what is gone.
 Schedule first_micro_batches(Schedule schedule, int count);
 
 // The text form: one line a worker, actions separated by blanks. A token is `F0`, meaning the stage numbered like the

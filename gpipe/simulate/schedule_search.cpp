@@ -4,7 +4,6 @@
 #include <array>
 #include <limits>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <random>
 #include <utility>
@@ -72,7 +71,6 @@ class Work {
   void spend(std::int64_t num_actions) { spent_ += static_cast<double>(num_actions); }
   double spent() const { return spent_; }
   double left() const { return std::max(0.0, budget_ - spent_); }
-  double budget() const { return budget_; }
 
   void report(double step_seconds) {
     if (!on_progress_ || spent_ < next_report_) return;
@@ -149,6 +147,18 @@ bool keep_their_order(const Action& a, const Action& b) {
   if (a.stage != b.stage) return false;
   return a.micro_batch == b.micro_batch || a.kind == b.kind || (makes_input_grad(a.kind) && makes_input_grad(b.kind)) ||
          (makes_weight_grad(a.kind) && makes_weight_grad(b.kind));
+}
+
+// Whether a weight gradient stands right behind its input gradient, which is at `index`.
+bool is_needlessly_split(const std::vector<Action>& actions, std::size_t index) {
+  const Action& action = actions[index];
+  return action.kind == ActionKind::kInputGrad && index + 1 < actions.size() &&
+         actions[index + 1] == Action(ActionKind::kWeightGrad, action.stage, action.micro_batch);
+}
+
+void join(std::vector<Action>& actions, std::size_t index) {
+  actions[index].kind = ActionKind::kBackward;
+  actions.erase(actions.begin() + static_cast<std::ptrdiff_t>(index) + 1);
 }
 
 // How many activations a worker holds before it begins no more, in each of the ways that are tried.
@@ -259,10 +269,8 @@ class LocalSearch {
       actions.insert(actions.begin() + index + 1, {ActionKind::kWeightGrad, action.stage, action.micro_batch});
       return true;
     }
-    if (action.kind != ActionKind::kInputGrad || index + 1 == static_cast<int>(actions.size())) return false;
-    if (actions[index + 1] != Action(ActionKind::kWeightGrad, action.stage, action.micro_batch)) return false;
-    action.kind = ActionKind::kBackward;
-    actions.erase(actions.begin() + index + 1);
+    if (!is_needlessly_split(actions, index)) return false;
+    join(actions, index);
     return true;
   }
 
@@ -448,38 +456,25 @@ Point improve_best(std::vector<Point> points, LocalSearch& search, Work& work) {
   return std::move(points.front());
 }
 
-// An input gradient and the weight gradient right behind it.
-struct SplitBackward {
-  int stage = 0;
-  int micro_batch = 0;
-};
-
-std::vector<SplitBackward> needlessly_split(const Schedule& order) {
-  std::vector<SplitBackward> found;
+// The input gradients whose weight gradients stand right behind them.
+std::vector<Action> needlessly_split(const Schedule& order) {
+  std::vector<Action> found;
   for (const std::vector<Action>& actions : order.workers) {
-    for (std::size_t index = 1; index < actions.size(); ++index) {
-      const Action& before = actions[index - 1];
-      if (before.kind != ActionKind::kInputGrad) continue;
-      if (actions[index] != Action(ActionKind::kWeightGrad, before.stage, before.micro_batch)) continue;
-      found.push_back({before.stage, before.micro_batch});
+    for (std::size_t index = 0; index < actions.size(); ++index) {
+      if (is_needlessly_split(actions, index)) found.push_back(actions[index]);
     }
   }
   return found;
 }
 
-void join(Schedule& order, const SplitBackward& backward) {
-  std::vector<Action>& actions = order.workers[order.worker_of_stage[backward.stage]];
-  const Action input_grad(ActionKind::kInputGrad, backward.stage, backward.micro_batch);
-  const auto found = std::find(actions.begin(), actions.end(), input_grad);
-  found->kind = ActionKind::kBackward;
-  actions.erase(found + 1);
-}
-
 // Joins as many of [begin, end) as the step does not get slower by, in one piece or in halves.
-void join_all(Point& point, const std::vector<SplitBackward>& all, std::size_t begin, std::size_t end, Judge& judge) {
+void join_all(Point& point, const std::vector<Action>& all, std::size_t begin, std::size_t end, Judge& judge) {
   if (begin == end) return;
   Point trial = point;
-  for (std::size_t index = begin; index < end; ++index) join(trial.order, all[index]);
+  for (std::size_t index = begin; index < end; ++index) {
+    std::vector<Action>& actions = trial.order.workers[trial.order.worker_of_stage[all[index].stage]];
+    join(actions, static_cast<std::size_t>(std::find(actions.begin(), actions.end(), all[index]) - actions.begin()));
+  }
   if (judge.judge(trial, point.seconds)) {
     point = std::move(trial);
     return;
@@ -594,7 +589,7 @@ ScheduleSearch search_schedules(const Profile& measured, const PlanOptions& want
   std::vector<Point> points = list_all(places_to_list(named.points), judge, work.left() * kShareOfLists);
   points.insert(points.begin(), named.points.begin(), named.points.end());
   Point best = improve_best(std::move(points), local, work);
-  const std::vector<SplitBackward> split = needlessly_split(best.order);
+  const std::vector<Action> split = needlessly_split(best.order);
   join_all(best, split, 0, split.size(), judge);
 
   ScheduleSearch result;
