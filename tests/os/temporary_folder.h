@@ -6,15 +6,19 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <sstream>
 #include <stdexcept>
 #include <string>
 
 namespace gpipe::test {
 
-// The content of a file; empty if there is none.
+// The content of a file; empty if there is none, or none any more: a file of /proc can be opened while its process
+// lives and read when it does not.
 inline std::string content_of(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
-  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  std::ostringstream content;
+  content << file.rdbuf();  // takes no notice of errors, where iterators throw
+  return content.str();
 }
 
 // A new, empty folder, removed with all it holds.
