@@ -7,6 +7,10 @@
 namespace gpipe::bleu {
 namespace {
 
+using detail::utf8_character;
+using detail::whitespace_bytes;
+using detail::without_trailing_whitespace;
+
 bool is_digit(char letter) { return letter >= '0' && letter <= '9'; }
 
 bool is_point_or_comma(char letter) { return letter == '.' || letter == ','; }

@@ -17,6 +17,9 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::find_invalid_utf8;
+using detail::indented_json;
+
 struct BleuCommand {
   std::string hypothesis;
   std::vector<std::string> references;

@@ -24,6 +24,9 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::Align;
+using detail::indented_json;
+
 using nlohmann::ordered_json;
 
 constexpr std::size_t kMostRows = 40;
@@ -88,7 +91,7 @@ std::string flow_table(const std::vector<FlowCertificate>& flows) {
     rows.push_back({describe_flows(run), fmt::format("{}", run.first.live_capacity), describe_free_capacity(run),
                     run.first.is_local ? "within a worker" : ""});
   }
-  std::string table = to_table({{"flow", Align::kLeft}, {"live"}, {"free"}, {"", Align::kLeft}}, rows);
+  std::string table = detail::to_table({{"flow", Align::kLeft}, {"live"}, {"free"}, {"", Align::kLeft}}, rows);
   if (runs.size() > kMostRows)
     table += fmt::format("... and {} more rows; --json has them all\n", runs.size() - kMostRows);
   return table;
@@ -224,7 +227,7 @@ ValidateOptions make_options(const CheckCommand& command, const Schedule& schedu
 }
 
 int refuse(const CheckCommand& command, const Schedule& schedule, const ScheduleError& error) {
-  print(command.json ? refusal_json(schedule, error) : fmt::format("{}\n", printable(error.what())));
+  print(command.json ? refusal_json(schedule, error) : fmt::format("{}\n", detail::printable(error.what())));
   flush_output();
   print_error(fmt::format("{} is refused: {}", input_name(command.file), name(error.rule())));
   return kNegativeAnswer;

@@ -73,7 +73,7 @@ std::vector<std::string> command_names(const CLI::App& app) {
 }
 
 std::string suggestion(const std::string& name, const std::vector<std::string>& known) {
-  const std::string nearest = nearest_name(name, known);
+  const std::string nearest = detail::nearest_name(name, known);
   return nearest.empty() ? "" : fmt::format("did you mean '{}'? ", nearest);
 }
 
@@ -121,7 +121,7 @@ void refuse_unknown_arguments(const CLI::App& app) {
 std::size_t parse_choice(std::string_view word, const std::vector<std::string>& words) {
   const auto found = std::find(words.begin(), words.end(), word);
   if (found != words.end()) return static_cast<std::size_t>(found - words.begin());
-  const std::string nearest = nearest_name(word, words);
+  const std::string nearest = detail::nearest_name(word, words);
   throw InvalidArgument(fmt::format("'{}' is not one of {}{}", word, fmt::join(words, ", "),
                                     nearest.empty() ? "" : fmt::format("; did you mean '{}'?", nearest)));
 }

@@ -17,6 +17,11 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::JsonProblem;
+using detail::ordered_json_document;
+using detail::read_small_stream;
+using detail::SmallFile;
+
 using nlohmann::ordered_json;
 
 std::int64_t line_of(std::string_view text, std::size_t offset) {
@@ -200,7 +205,7 @@ void ConfigFile::address(CLI::ConfigItem& item) const {
       }
     }
   }
-  const std::string nearest = nearest_name(item.name, known);
+  const std::string nearest = detail::nearest_name(item.name, known);
   throw ParseError(
       fmt::format("'{}' is no option{}", item.name,
                   nearest.empty() ? "; the names are those of the command line, without the dashes in front"

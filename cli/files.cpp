@@ -17,6 +17,18 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::FileDescriptor;
+using detail::is_out_of_room;
+using detail::look_at_output;
+using detail::open_output;
+using detail::OutputKind;
+using detail::OutputPath;
+using detail::read_small_stream;
+using detail::remedy_for;
+using detail::replace_file;
+using detail::SmallFile;
+using detail::write_all;
+
 constexpr std::size_t kMostBytes = std::size_t{1} << 30;
 
 [[noreturn]] void throw_unreadable(const std::string& path, int error, const char* hint) {
@@ -99,9 +111,9 @@ void require_input(const std::string& path) {
   throw_unreadable(path, errno, "check the path; name a file that exists");
 }
 
-bool is_there(const std::string& path) { return gpipe::is_there(path); }
+bool is_there(const std::string& path) { return detail::is_there(path); }
 
-bool is_folder(const std::string& path) { return gpipe::is_folder(path); }
+bool is_folder(const std::string& path) { return detail::is_folder(path); }
 
 Schedule read_schedule(const std::string& path) {
   Schedule schedule =

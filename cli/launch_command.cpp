@@ -21,6 +21,10 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::free_port;
+using detail::host_name;
+using detail::interface_address;
+
 struct JobOptions {
   std::optional<int> num_ranks;
   std::optional<int> num_replicas;

@@ -27,6 +27,13 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::Align;
+using detail::Column;
+using detail::Forecast;
+using detail::forecast;
+using detail::indented_json;
+using detail::long_schedule_of;
+
 using nlohmann::ordered_json;
 
 // Longest name of a layer and longest bar. The first that fits the width is taken, else the last.
@@ -59,8 +66,9 @@ std::string stage_table(const Profile& profile, const Plan& plan, const Detail& 
   for (std::size_t stage = 0; stage < ranges.size(); ++stage) {
     const PartitionStage& one = plan.partition.stages[stage];
     rows.push_back({fmt::format("{}", stage), fmt::format("{}", one.num_layers),
-                    shortened(printable(ranges[stage].first), detail.name_width),
-                    shortened(printable(ranges[stage].second), detail.name_width), format_seconds(one.seconds, unit),
+                    shortened(detail::printable(ranges[stage].first), detail.name_width),
+                    shortened(detail::printable(ranges[stage].second), detail.name_width),
+                    format_seconds(one.seconds, unit),
                     bar(one.seconds, plan.partition.slowest_seconds, detail.bar_width), format_bytes(one.bytes)});
     if (!plan.recompute_by_stage.empty()) rows.back().emplace_back(name(plan.recompute_by_stage[stage]));
     if (!plan.rematerialization.empty()) {
@@ -77,7 +85,7 @@ std::string stage_table(const Profile& profile, const Plan& plan, const Detail& 
                                  {"bytes"}};
   if (!plan.recompute_by_stage.empty()) columns.push_back({"recompute", Align::kLeft});
   if (!plan.rematerialization.empty()) columns.push_back({"dropped layers", Align::kLeft});
-  return to_table(columns, rows);
+  return detail::to_table(columns, rows);
 }
 
 const char* recompute_text(const Plan& plan) {

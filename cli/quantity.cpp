@@ -16,6 +16,11 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::most_threads;
+using detail::num_processors;
+using detail::quoted_word;
+using detail::to_number;
+
 // The number that `word` is, if it fits; `what` says what was expected.
 template <typename Fits>
 double number_that(std::string_view word, Fits fits, const std::string& what) {
@@ -75,11 +80,11 @@ double parse_speed(std::string_view word) {
       word, [](double value) { return value > 0; }, "above 0");
 }
 
-std::int64_t parse_bytes(std::string_view word) { return gpipe::parse_bytes(word); }
+std::int64_t parse_bytes(std::string_view word) { return detail::parse_bytes(word); }
 
-double parse_bytes_per_second(std::string_view word) { return gpipe::parse_bytes_per_second(word); }
+double parse_bytes_per_second(std::string_view word) { return detail::parse_bytes_per_second(word); }
 
-std::string format_bytes(std::int64_t bytes) { return gpipe::format_bytes(bytes); }
+std::string format_bytes(std::int64_t bytes) { return detail::format_bytes(bytes); }
 
 std::pair<int, int> parse_pair(std::string_view word) {
   const std::size_t colon = word.find(':');

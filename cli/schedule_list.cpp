@@ -18,6 +18,8 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::Align;
+
 constexpr const char* kLegend =
     "chunks: stages a worker, and which other numbers of them there are. bubble: the share of time that workers idle, "
     "with F = 1, B = 2, I = W = 1 and free messages. peak: the micro-batches whose activations the fullest worker "
@@ -60,7 +62,7 @@ std::string schedule_list(const ScheduleOptions& options, int width) {
     rows.push_back(figures(info, make_schedule(sized)));
   }
   std::istringstream table(
-      to_table({{"name", Align::kLeft}, {"chunks", Align::kLeft}, {"bubble"}, {"peak"}, {"messages"}}, rows));
+      detail::to_table({{"name", Align::kLeft}, {"chunks", Align::kLeft}, {"bubble"}, {"peak"}, {"messages"}}, rows));
   std::string list = fmt::format("{}, {}:\n", count_of(*sized.num_workers, "worker"),
                                  count_of(*sized.num_micro_batches, "micro-batch"));
   std::string line;

@@ -20,6 +20,8 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::Align;
+
 constexpr const char* kHeading = "Search";
 
 // A line on the terminal that is written over.
@@ -62,8 +64,8 @@ std::string report(const ScheduleSearch& search) {
                     fmt::format("+{}", percent_above(candidate.step_seconds, step)),
                     format_bytes(candidate.fullest_bytes)});
   }
-  std::string text =
-      to_table({{"schedule", Align::kLeft}, {"chunks"}, {"step"}, {"", Align::kRight}, {"fullest worker"}}, rows);
+  std::string text = detail::to_table(
+      {{"schedule", Align::kLeft}, {"chunks"}, {"step"}, {"", Align::kRight}, {"fullest worker"}}, rows);
   text += fmt::format("lower bound, these stages  {}: the step is {} above it\n", bound_text(search.of_cut),
                       percent_above(step, search.of_cut.seconds()));
   text += fmt::format("lower bound, any stages    {}: the step is {} above it\n", bound_text(search.of_any_cut),

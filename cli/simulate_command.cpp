@@ -27,6 +27,9 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::Align;
+using detail::indented_json;
+
 using nlohmann::ordered_json;
 
 // Without bytes in the costs every peak is zero: unknown, not nothing.
@@ -45,12 +48,12 @@ std::string worker_table(const Timeline& timeline, int max_workers) {
                     format_seconds(one.idle_seconds, unit), fmt::format("{:.4g}", one.peak_activations),
                     has_bytes ? format_bytes(one.peak_bytes) : ""});
   }
-  std::string table = to_table({{"worker"},
-                                {fmt::format("busy ({})", unit.name)},
-                                {fmt::format("idle ({})", unit.name)},
-                                {"peak activations"},
-                                {"peak bytes"}},
-                               rows);
+  std::string table = detail::to_table({{"worker"},
+                                        {fmt::format("busy ({})", unit.name)},
+                                        {fmt::format("idle ({})", unit.name)},
+                                        {"peak activations"},
+                                        {"peak bytes"}},
+                                       rows);
   if (timeline.num_workers() > max_workers) {
     table += fmt::format("... and {} more workers; --json has them all\n", timeline.num_workers() - max_workers);
   }
@@ -72,7 +75,7 @@ std::string breakdown_table(const Timeline& timeline) {
   add("idle: schedule", breakdown.bubble_seconds);
   add("idle: communication", breakdown.communication_seconds);
   add("workers x makespan", total);
-  return to_table({{"where the time went", Align::kLeft}, {unit.name}, {"share"}}, rows);
+  return detail::to_table({{"where the time went", Align::kLeft}, {unit.name}, {"share"}}, rows);
 }
 
 const Span& span_at(const Timeline& timeline, const SpanRef& ref) {
@@ -120,7 +123,8 @@ bool fits(const Timeline& timeline, const GanttOptions& gantt) {
 std::string headline(const Timeline& timeline, const GanttOptions& gantt) {
   return fmt::format(
       "{}: {}\nmakespan {}  bubble {}\nno gantt: the actions do not fit into {} columns; try --width N or --svg FILE\n",
-      printable(timeline.name), describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
+      detail::printable(timeline.name),
+      describe_size(timeline.num_workers(), timeline.num_stages, timeline.num_micro_batches),
       format_seconds(timeline.makespan_seconds), format_percent(timeline.bubble_fraction), gantt.width);
 }
 

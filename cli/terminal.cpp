@@ -77,10 +77,10 @@ void flush_output() {
 }
 
 void print_error(std::string_view message, std::string_view hint) {
-  std::string lines = fmt::format("gpipe: {}\n", printable(message));
-  if (!hint.empty()) lines += fmt::format("  {}\n", printable(hint));
+  std::string lines = fmt::format("gpipe: {}\n", detail::printable(message));
+  if (!hint.empty()) lines += fmt::format("  {}\n", detail::printable(hint));
   for (const std::string& more : std::exchange(messages_after_error(), {})) {
-    lines += fmt::format("gpipe: {}\n", printable(more));
+    lines += fmt::format("gpipe: {}\n", detail::printable(more));
   }
   std::fwrite(lines.data(), 1, lines.size(), stderr);
 }

@@ -7,7 +7,13 @@
 
 namespace gpipe::cli {
 
-std::string printable(std::string_view text) { return gpipe::printable(text); }
+using detail::Align;
+using detail::Column;
+using detail::normalized_space;
+using detail::quoted_name;
+using detail::repaired_utf8;
+
+std::string printable(std::string_view text) { return detail::printable(text); }
 
 std::string printable_name(std::string_view name) {
   const std::string quoted = quoted_name(name);
@@ -17,7 +23,7 @@ std::string printable_name(std::string_view name) {
 std::string on_one_line(std::string_view text) { return normalized_space(repaired_utf8(text)); }
 
 std::string nearest_name(std::string_view name, const std::vector<std::string>& candidates) {
-  return gpipe::nearest_name(name, candidates);
+  return detail::nearest_name(name, candidates);
 }
 
 std::string to_table(const std::vector<std::string>& titles, const std::vector<std::vector<std::string>>& rows) {
@@ -26,7 +32,7 @@ std::string to_table(const std::vector<std::string>& titles, const std::vector<s
     const bool is_left = title.rfind('<', 0) == 0;
     columns.push_back({title.substr(is_left ? 1 : 0), is_left ? Align::kLeft : Align::kRight});
   }
-  return gpipe::to_table(columns, rows);
+  return detail::to_table(columns, rows);
 }
 
 }  // namespace gpipe::cli

@@ -6,6 +6,8 @@
 
 namespace gpipe::cli {
 
+using detail::continues_character;
+
 std::string wrapped(const std::string& text, std::size_t width, std::size_t indent) {
   std::string lines;
   std::size_t used = 0;

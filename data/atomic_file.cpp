@@ -12,6 +12,10 @@
 namespace gpipe::data {
 namespace {
 
+using detail::look_at_output;
+using detail::OutputPath;
+using detail::replace_file;
+
 namespace fs = std::filesystem;
 
 [[noreturn]] void throw_unwritable(const std::string& path, int error) {

@@ -17,6 +17,8 @@
 namespace gpipe::data {
 namespace {
 
+using detail::find_json_document;
+
 // A key part of its own, so that the order of the batches is not that of the samples.
 constexpr std::uint64_t kBatchOrder = 1;
 

@@ -19,6 +19,9 @@
 namespace gpipe::data {
 namespace {
 
+using detail::json_document;
+using detail::JsonProblem;
+
 constexpr std::int64_t kNumClasses = 10;
 constexpr std::int64_t kSide = 32;
 constexpr std::int64_t kPlane = kSide * kSide;

@@ -13,6 +13,8 @@
 namespace gpipe::data {
 namespace {
 
+using detail::nearest_name;
+
 struct DataSet {
   const char* name;
   const char* package_dir;   // where its Debian package installs it; nullptr if none does

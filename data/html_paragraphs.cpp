@@ -19,6 +19,9 @@
 namespace gpipe::data {
 namespace {
 
+using detail::find_invalid_utf8;
+using detail::normalized_space;
+
 // Listens to libxml2, which reports every element's start and end in balance, also where the page leaves them out. The
 // parser is C: an exception waits until it has returned.
 class Listener {

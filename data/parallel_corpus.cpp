@@ -12,6 +12,8 @@
 namespace gpipe::data {
 namespace {
 
+using detail::find_invalid_utf8;
+
 constexpr std::string_view kTitle = "# gpipe parallel corpus 1\t";
 constexpr std::string_view kTitleOfAnyVersion = kTitle.substr(0, kTitle.size() - 2);
 

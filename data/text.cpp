@@ -14,6 +14,8 @@
 namespace gpipe::data {
 namespace {
 
+using detail::repaired_utf8;
+
 void move_to(std::vector<std::string>& lines, std::vector<std::string>& target) {
   target.insert(target.end(), std::make_move_iterator(lines.begin()), std::make_move_iterator(lines.end()));
 }

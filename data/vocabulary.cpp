@@ -16,6 +16,9 @@
 namespace gpipe::data {
 namespace {
 
+using detail::normalized_space;
+using detail::repaired_utf8;
+
 constexpr std::int64_t kNumSpecial = 4;
 constexpr std::int64_t kNumBytes = 256;
 constexpr const char* kName = "vocabulary";

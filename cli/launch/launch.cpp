@@ -23,6 +23,8 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::FileDescriptor;
+
 // What the ranks would say later, all of them.
 void check_world(const std::vector<std::string>& environment) {
   world_from([&](std::string_view name) -> std::optional<std::string> {

@@ -15,6 +15,10 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::BlockedSignal;
+using detail::continues_character;
+using detail::FileDescriptor;
+
 constexpr std::size_t kLongestLine = std::size_t{64} << 10;
 constexpr std::size_t kMostLastLines = 10;
 constexpr std::size_t kLongestLastLine = 500;

@@ -78,7 +78,7 @@ class OutputQueue {
 class RankOutput {
  public:
   // `target` is where the lines go. REQUIRES: `queue` outlives this.
-  RankOutput(FileDescriptor source, int target, std::string prefix, OutputQueue& queue);
+  RankOutput(detail::FileDescriptor source, int target, std::string prefix, OutputQueue& queue);
   RankOutput(const RankOutput&) = delete;
   RankOutput& operator=(const RankOutput&) = delete;
 
@@ -96,7 +96,7 @@ class RankOutput {
  private:
   void take(std::string_view line);
 
-  FileDescriptor source_;
+  detail::FileDescriptor source_;
   int target_;
   std::string prefix_;
   OutputQueue& queue_;

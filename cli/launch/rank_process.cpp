@@ -18,6 +18,10 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::FileDescriptor;
+using detail::make_pipe;
+using detail::Pipe;
+
 constexpr int kPassedOn[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
 
 bool is_ignored(int signal) {

@@ -31,7 +31,7 @@ class SignalQueue {
   sigset_t mask_before_{};
   struct sigaction pipe_before_ {};
   struct sigaction child_before_ {};
-  FileDescriptor fd_;
+  detail::FileDescriptor fd_;
 };
 
 // A process of its own that kills the ranks if the launcher cannot do so any more. The kernel kills the ranks
@@ -55,14 +55,14 @@ class Guard {
   void tell(pid_t message) const;
 
   pid_t pid_ = -1;
-  FileDescriptor channel_;
+  detail::FileDescriptor channel_;
 };
 
 struct RankProcess {
   int rank = 0;
-  pid_t pid = -1;      // also the number of its process group
-  FileDescriptor out;  // its standard output, to be read
-  FileDescriptor err;
+  pid_t pid = -1;              // also the number of its process group
+  detail::FileDescriptor out;  // its standard output, to be read
+  detail::FileDescriptor err;
 };
 
 struct RankProgram {

@@ -21,6 +21,8 @@
 namespace gpipe {
 namespace {
 
+using detail::FileLock;
+
 using Clock = std::chrono::steady_clock;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }

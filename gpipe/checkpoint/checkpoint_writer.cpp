@@ -14,6 +14,8 @@
 
 namespace gpipe {
 
+using detail::is_there;
+
 CheckpointWriter::CheckpointWriter(std::string folder, const SaveOptions& options)
     : folder_(std::move(folder)), options_(options) {}
 

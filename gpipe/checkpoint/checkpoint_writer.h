@@ -11,10 +11,10 @@
 
 namespace gpipe {
 
-class FileLock;
 namespace detail {
+class FileLock;
 class PendingSave;
-}
+}  // namespace detail
 
 // Copies the training's tensors, and writes the copy in a thread of its own. There is one copy: the next save waits
 // until the one before is written, and uses its memory again. From lock() or its first save on, it holds the folder:
@@ -58,7 +58,8 @@ class CheckpointWriter {
                                      const TrainingState& state);
   void remove_unused_folder();
 
-  std::shared_ptr<const FileLock> lock_;  // of the folder, on the rank that puts checkpoints in place; the last to go
+  // Of the folder, on the rank that puts checkpoints in place; the last to go.
+  std::shared_ptr<const detail::FileLock> lock_;
   const std::string folder_;
   const SaveOptions options_;
   bool is_folder_unused_ = false;                 // made by lock(), and nothing was saved there

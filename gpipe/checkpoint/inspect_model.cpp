@@ -18,6 +18,9 @@
 namespace gpipe {
 namespace {
 
+using detail::directory_of;
+using detail::MappedFile;
+
 using detail::ModelPlace;
 using detail::SafetensorsEntry;
 using detail::SafetensorsHeader;

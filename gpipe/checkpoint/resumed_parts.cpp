@@ -19,6 +19,8 @@
 namespace gpipe {
 namespace {
 
+using detail::find_json_document;
+
 // Opens what schedulers keep for classes that are derived from theirs.
 struct OpenScheduler : torch::optim::LRScheduler {
   static auto& num_steps(torch::optim::LRScheduler& scheduler) { return scheduler.*(&OpenScheduler::step_count_); }

@@ -23,6 +23,13 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as
 namespace gpipe {
 namespace {
 
+using detail::check_replaceable;
+using detail::directory_of;
+using detail::MappedFile;
+using detail::OutputFile;
+using detail::quoted_name;
+using detail::replace_file;
+
 using detail::SafetensorsEntry;
 using detail::SafetensorsHeader;
 using detail::SafetensorsIndex;

@@ -17,6 +17,16 @@
 namespace gpipe {
 namespace {
 
+using detail::directory_of;
+using detail::is_folder;
+using detail::is_there;
+using detail::OutputFile;
+using detail::put_in_place;
+using detail::read_small_file;
+using detail::replace_file;
+using detail::sync_directory;
+using detail::throw_file_error;
+
 namespace fs = std::filesystem;
 
 constexpr std::string_view kPrefix = "step-";

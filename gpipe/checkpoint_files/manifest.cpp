@@ -17,6 +17,9 @@
 namespace gpipe {
 namespace {
 
+using detail::crc32;
+using detail::quoted_name;
+
 constexpr const char* kFormat = "gpipe checkpoint";
 constexpr std::int64_t kFormatVersion = 1;
 

@@ -12,6 +12,8 @@
 
 namespace gpipe {
 
+using detail::to_number;
+
 int restart_number() {
   constexpr const char* kVariable = "GPIPE_RESTART";
   const char* const value = std::getenv(kVariable);

@@ -17,6 +17,9 @@
 namespace gpipe {
 namespace {
 
+using detail::host_name;
+using detail::to_number;
+
 constexpr int kMost = std::numeric_limits<int>::max();
 constexpr int kMostPort = 65535;
 constexpr const char* kLoopback = "127.0.0.1";

@@ -24,6 +24,8 @@
 namespace gpipe {
 namespace {
 
+using detail::check_threads;
+
 using detail::BusyNeighbours;
 using detail::LayerBytes;
 using detail::LayerMeasure;

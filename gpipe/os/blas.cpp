@@ -4,7 +4,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // What openblas_get_parallel returns.
@@ -30,4 +30,4 @@ void prepare_blas(int num_workers, const SymbolLookup& lookup) {
   if (parallel() == kThreads && set_num_threads != nullptr) set_num_threads(1);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

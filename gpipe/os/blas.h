@@ -3,7 +3,7 @@
 
 #include <functional>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Finds a function of the running program by name; null if there is none.
 using SymbolLookup = std::function<void*(const char* name)>;
@@ -14,4 +14,4 @@ SymbolLookup program_symbols();
 // for them.
 void prepare_blas(int num_workers, const SymbolLookup& lookup = program_symbols());
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -7,7 +7,7 @@
 #include <csignal>
 #include <ctime>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // For signals that the kernel sends to the thread whose own call caused them: SIGPIPE of a write to a peer that is gone
 // (EPIPE), SIGXFSZ of a write beyond the limit of file sizes (EFBIG). While it lives, this thread does not get the
@@ -39,4 +39,4 @@ class BlockedSignal {
   bool was_pending_ = false;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

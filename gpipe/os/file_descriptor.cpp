@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 Pipe make_pipe() {
   int ends[2];
@@ -21,4 +21,4 @@ Pipe make_pipe() {
   return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 class FileDescriptor {
  public:
@@ -40,4 +40,4 @@ struct Pipe {
 // Throws LaunchError if the process has too many files open.
 Pipe make_pipe();
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -16,7 +16,7 @@
 #include "gpipe/os/network.h"
 #include "gpipe/os/output_file.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using FileId = std::pair<dev_t, ino_t>;
@@ -101,4 +101,4 @@ void FileLock::write_holder() const {
   fsync(file_.get());  // so that other hosts see it
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

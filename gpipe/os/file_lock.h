@@ -6,7 +6,7 @@
 
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [How a folder is held]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -42,4 +42,4 @@ class FileLock {
   int error_ = 0;  // errno of the problem
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -12,6 +12,8 @@
 namespace gpipe {
 namespace {
 
+using detail::BlockedSignal;
+
 class RealFileSystem : public FileSystem {
  public:
   int open(const std::string& path, int flags) override { return ::open(path.c_str(), flags | O_CLOEXEC, 0666); }

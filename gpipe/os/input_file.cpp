@@ -15,7 +15,7 @@
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/byte_text.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 namespace fs = std::filesystem;
@@ -111,4 +111,4 @@ bool is_there(const std::string& path) { return type_of_path(path) != fs::file_t
 
 bool is_folder(const std::string& path) { return type_of_path(path) == fs::file_type::directory; }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -12,7 +12,7 @@
 #include "gpipe/error.h"
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What was read or, if `problem` is not empty, why it was not: "No such file or directory", "is not a plain file",
 // "holds more than 64 KiB".
@@ -75,4 +75,4 @@ class MappedFile {
 bool is_there(const std::string& path);
 bool is_folder(const std::string& path);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

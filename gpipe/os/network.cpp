@@ -16,7 +16,7 @@
 #include "gpipe/error.h"
 #include "gpipe/os/file_descriptor.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 std::map<std::string, std::string> interface_addresses() {
@@ -68,4 +68,4 @@ int free_port(const std::string& address) {
   return ntohs(name.sin_port);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // "localhost" if it has none.
 std::string host_name();
@@ -15,4 +15,4 @@ std::string interface_address(const std::string& name);
 // none.
 int free_port(const std::string& address);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

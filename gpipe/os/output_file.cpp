@@ -9,7 +9,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 const char* kind_name(mode_t mode) {
@@ -154,4 +154,4 @@ void replace_file(FileSystem& files, const std::string& path, std::string_view c
   });
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 #include "gpipe/os/file_descriptor.h"
 #include "gpipe/os/file_system.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 enum class OutputKind {
   kNew,        // nothing is there, as far as one can see
@@ -92,4 +92,4 @@ void check_replaceable(const std::string& path);
 // "PATH: cannot be written: No space left on device; ..." for the errno at hand.
 [[noreturn]] void throw_file_error(const std::string& path, const std::string& what);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -3,7 +3,7 @@
 
 #include <unistd.h>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Remembers the process in which it was made. Thread-safe.
 class OwnProcess {
@@ -16,4 +16,4 @@ class OwnProcess {
   pid_t number_ = getpid();
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 int num_processors() {
   cpu_set_t allowed;
@@ -29,4 +29,4 @@ void check_threads(const std::string& what, std::int64_t count) {
                                     what, count, num_processors(), num_processors() == 1 ? "" : "s", most_threads()));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

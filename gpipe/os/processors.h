@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // That this process may use, at least 1.
 int num_processors();
@@ -16,4 +16,4 @@ int most_threads();
 // user calls it, such as "threads_per_stage".
 void check_threads(const std::string& what, std::int64_t count);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

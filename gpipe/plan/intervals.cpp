@@ -9,7 +9,7 @@
 #include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 double recompute_share(const PartitionOptions& options, int stage) {
@@ -324,4 +324,4 @@ const std::vector<int>& FurthestEnds::of(const std::vector<Live>& live, std::int
   return ends;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

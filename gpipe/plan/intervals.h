@@ -14,7 +14,7 @@
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/text/byte_text.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Skips that pass over a stage are stashed before it and popped behind it, and cost it nothing. This is what the skips
 // that cross each boundary weigh, and those of them that pass over a whole interval of layers. Boundary b lies in front
@@ -232,4 +232,4 @@ class FurthestEnds {
   std::map<Key, std::vector<int>> known_;
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -4,7 +4,7 @@
 #include "gpipe/plan/plan.h"
 #include "gpipe/schedule/long_schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // See schedule_of.
 LongSchedule long_schedule_of(const Plan& plan);
@@ -12,4 +12,4 @@ LongSchedule long_schedule_of(const Plan& plan);
 // See options_for_schedule.
 PartitionOptions options_for_schedule(PartitionOptions options, const LongSchedule& schedule);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

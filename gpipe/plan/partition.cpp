@@ -18,6 +18,14 @@
 namespace gpipe {
 namespace {
 
+using detail::exact_byte_text;
+using detail::FurthestEnds;
+using detail::IntervalBytes;
+using detail::IntervalSeconds;
+using detail::require;
+using detail::Shortfall;
+using detail::Ticks;
+
 void check_per_stage(const char* name, std::size_t size, int num_stages) {
   require(size == 0 || size == static_cast<std::size_t>(num_stages),
           "{} has {} entries for {} stages; expected one per stage, or none", name, size, num_stages);

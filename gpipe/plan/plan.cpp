@@ -16,6 +16,19 @@
 namespace gpipe {
 namespace {
 
+using detail::long_schedule_of;
+using detail::LongSchedule;
+using detail::make_long_schedule;
+using detail::options_for_schedule;
+using detail::peak_live_by_stage;
+using detail::recompute_share;
+using detail::recomputed;
+using detail::require;
+using detail::saturated;
+using detail::WideBytes;
+using detail::with_recompute;
+using detail::written_out;
+
 template <typename AnySchedule>
 AnySchedule with_modes(AnySchedule schedule, Recompute mode, const std::vector<Recompute>& by_stage) {
   return by_stage.empty() ? with_recompute(std::move(schedule), mode) : with_recompute(std::move(schedule), by_stage);
@@ -112,7 +125,7 @@ Schedule schedule_of(const Plan& plan) {
                     plan.recompute, plan.recompute_by_stage);
 }
 
-LongSchedule long_schedule_of(const Plan& plan) {
+LongSchedule detail::long_schedule_of(const Plan& plan) {
   if (plan.order) return written_out(*plan.order);
   return with_modes(make_long_schedule(plan.schedule, plan.num_workers(), plan.num_micro_batches, plan.chunks),
                     plan.recompute, plan.recompute_by_stage);
@@ -126,7 +139,7 @@ PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& 
   return options_for_schedule(std::move(options), long_schedule);
 }
 
-PartitionOptions options_for_schedule(PartitionOptions options, const LongSchedule& schedule) {
+PartitionOptions detail::options_for_schedule(PartitionOptions options, const LongSchedule& schedule) {
   options.num_stages = schedule.num_stages();
   options.num_micro_batches = static_cast<int>(schedule.num_micro_batches);
   options.backward = schedule.written.has_backward();

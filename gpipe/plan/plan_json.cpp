@@ -18,6 +18,17 @@
 namespace gpipe {
 namespace {
 
+using detail::check_json_tables;
+using detail::find_json_table;
+using detail::json_fail_at;
+using detail::JsonField;
+using detail::JsonForm;
+using detail::JsonReader;
+using detail::JsonTable;
+using detail::JsonTables;
+using detail::parse_json_tables;
+using detail::table_json;
+
 using Json = nlohmann::ordered_json;
 
 const JsonForm kPlanForm = {"plan",

@@ -16,6 +16,22 @@
 namespace gpipe {
 namespace {
 
+using detail::check_json_tables;
+using detail::find_json_table;
+using detail::json_fail_at;
+using detail::json_hint;
+using detail::json_quoted;
+using detail::json_shown;
+using detail::JsonField;
+using detail::JsonForm;
+using detail::JsonReader;
+using detail::JsonRecord;
+using detail::JsonTable;
+using detail::JsonTables;
+using detail::parse_json_tables;
+using detail::require;
+using detail::table_json;
+
 using Json = nlohmann::ordered_json;
 
 const JsonForm kProfileForm = {"profile", {"samples_per_micro_batch"}, 0};

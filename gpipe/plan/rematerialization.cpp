@@ -12,6 +12,8 @@
 namespace gpipe {
 namespace {
 
+using detail::require;
+
 void check_runs(const std::vector<RematerializedRun>& runs, int begin, int end) {
   for (const RematerializedRun& run : runs) {
     require(

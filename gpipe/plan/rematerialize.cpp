@@ -16,6 +16,10 @@
 namespace gpipe {
 namespace {
 
+using detail::require;
+using detail::saturated;
+using detail::WideBytes;
+
 constexpr std::int64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();
 constexpr int kMaxBlocks = 64;
 // Of all lists of a chain together, some hundred megabytes at most, and of one.

@@ -9,6 +9,13 @@
 namespace gpipe {
 namespace {
 
+using detail::long_schedule_of;
+using detail::LongSchedule;
+using detail::peak_bytes_of_worker;
+using detail::require;
+using detail::saturated;
+using detail::WideBytes;
+
 StageCosts add_up(const std::vector<LayerProfile>& layers, int begin, int end, int optimizer_slots) {
   StageCosts costs = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {}};
   WideBytes static_bytes = 0;

@@ -16,6 +16,20 @@
 namespace gpipe {
 namespace {
 
+using detail::check_json_tables;
+using detail::find_json_table;
+using detail::json_fail_at;
+using detail::JsonForm;
+using detail::JsonReader;
+using detail::JsonRecord;
+using detail::JsonTable;
+using detail::JsonTables;
+using detail::parse_bytes;
+using detail::parse_bytes_per_second;
+using detail::parse_json_tables;
+using detail::require;
+using detail::table_json;
+
 const JsonForm kWorkersForm = {"file of workers", {}, 0};
 const JsonForm kWorkerCostsForm = {"worker", {"speed", "memory", "link"}, 0};
 const JsonForm kLinkForm = {"link", {"latency", "bandwidth"}, 0};

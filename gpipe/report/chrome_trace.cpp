@@ -14,6 +14,8 @@
 namespace gpipe {
 namespace {
 
+using detail::one_line_json;
+
 constexpr int kProcess = 1;
 constexpr double kNanosecond = 1e3;  // in picoseconds
 

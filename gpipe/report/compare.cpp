@@ -17,6 +17,13 @@
 namespace gpipe {
 namespace {
 
+using detail::Align;
+using detail::continues_character;
+using detail::format_bytes;
+using detail::indented_json;
+using detail::require;
+using detail::to_table;
+
 using nlohmann::ordered_json;
 using Rows = std::vector<std::vector<std::string>>;
 

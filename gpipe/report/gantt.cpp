@@ -16,6 +16,9 @@
 namespace gpipe {
 namespace {
 
+using detail::continues_character;
+using detail::num_characters;
+
 using chart::Bar;
 using chart::kNumKinds;
 using chart::Row;

@@ -16,6 +16,8 @@
 namespace gpipe {
 namespace {
 
+using detail::one_line_json;
+
 using chart::Bar;
 using chart::kNumKinds;
 using chart::Row;

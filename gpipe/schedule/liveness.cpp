@@ -8,6 +8,14 @@
 namespace gpipe {
 namespace {
 
+using detail::LongSchedule;
+using detail::peak_bytes_by_worker;
+using detail::peak_bytes_of_worker;
+using detail::peak_live_by_stage;
+using detail::recomputed;
+using detail::saturated;
+using detail::WideBytes;
+
 // A schedule, and its rounds that are played so many times more.
 struct Program {
   const Schedule& schedule;
@@ -169,7 +177,7 @@ std::vector<std::int64_t> peak_bytes(const Program& program, const std::vector<S
 
 }  // namespace
 
-std::vector<bool> recomputed(const Schedule& schedule) {
+std::vector<bool> detail::recomputed(const Schedule& schedule) {
   std::vector<bool> table(static_cast<std::size_t>(schedule.num_stages) * schedule.num_micro_batches);
   for (const auto& actions : schedule.workers) {
     for (const Action& action : actions) {
@@ -184,7 +192,7 @@ std::vector<std::vector<Live>> peak_live_by_stage(const Schedule& schedule) {
   return peak_live({schedule, recomputed(schedule)});
 }
 
-std::vector<std::vector<Live>> peak_live_by_stage(const LongSchedule& schedule) {
+std::vector<std::vector<Live>> detail::peak_live_by_stage(const LongSchedule& schedule) {
   return peak_live(program_of(schedule));
 }
 
@@ -214,11 +222,13 @@ std::vector<std::int64_t> peak_bytes_by_worker(const Schedule& schedule, const s
   return peak_bytes({schedule, recomputed(schedule)}, stages);
 }
 
-std::vector<std::int64_t> peak_bytes_by_worker(const LongSchedule& schedule, const std::vector<StageBytes>& stages) {
+std::vector<std::int64_t> detail::peak_bytes_by_worker(const LongSchedule& schedule,
+                                                       const std::vector<StageBytes>& stages) {
   return peak_bytes(program_of(schedule), stages);
 }
 
-std::int64_t peak_bytes_of_worker(const LongSchedule& schedule, const std::vector<StageBytes>& stages, int worker) {
+std::int64_t detail::peak_bytes_of_worker(const LongSchedule& schedule, const std::vector<StageBytes>& stages,
+                                          int worker) {
   return peak_bytes(program_of(schedule), stages, worker, schedule.written.has_backward());
 }
 

@@ -11,7 +11,7 @@
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // With fewer actions than this, a schedule is written out: it is as fast, and its times are rounded as `simulate` does
@@ -319,4 +319,4 @@ std::vector<double> recompute_share(const LongSchedule& schedule) {
   return share;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -10,7 +10,7 @@
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Note [Long schedules]
 // ~~~~~~~~~~~~~~~~~~~~~
@@ -78,4 +78,4 @@ std::int64_t peak_bytes_of_worker(const LongSchedule& schedule, const std::vecto
 // Of each stage, the share of its micro-batches that it recomputes.
 std::vector<double> recompute_share(const LongSchedule& schedule);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 bool contains(const std::vector<int>& flows, int flow) {
@@ -289,4 +289,4 @@ std::optional<std::vector<int>> free_capacities(const Schedule& schedule, const 
   return capacities;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 #include "gpipe/schedule/token_game.h"
 #include "gpipe/schedule/validate.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The rules a schedule keeps or breaks by its lists alone, before anything is said about time: placement, completeness
 // and channel order. Throws ScheduleError at the first violation. Time and memory are linear in the number of actions,
@@ -52,4 +52,4 @@ struct ProvenSchedule {
 // Throws ScheduleError for a schedule that is wrong, InvalidArgument for routes that are.
 std::shared_ptr<const ProvenSchedule> prove(Schedule schedule, const Routes& routes);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -14,6 +14,8 @@
 namespace gpipe {
 namespace {
 
+using detail::nearest_name;
+
 constexpr std::array<const char*, 4> kNames = {"always", "except-last", "never", "auto"};  // by Recompute
 
 void check_chosen(Recompute mode) {

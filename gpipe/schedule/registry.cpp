@@ -9,6 +9,9 @@
 
 namespace gpipe {
 
+using detail::nearest_name;
+using detail::require;
+
 const std::vector<ScheduleInfo>& schedule_registry() {
   static const std::vector<ScheduleInfo> registry = {
       {"gpipe", "all forwards, then all backwards (GPipe)", 1, 0,

@@ -10,7 +10,7 @@
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // How a flow limits its sender. A flow holds at most `capacity` messages; a full one makes its sender wait until the
 // receiver starts the action that takes the oldest. Flows inside a worker never limit it.
@@ -265,4 +265,4 @@ struct Spectator {
   void end_step(int) {}
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -12,6 +12,17 @@
 namespace gpipe {
 namespace {
 
+using detail::check_structure;
+using detail::deadlock_error;
+using detail::free_capacities;
+using detail::live_capacities;
+using detail::prove;
+using detail::ProvenSchedule;
+using detail::Spectator;
+using detail::survives_one_channel_per_pair;
+using detail::survives_rendezvous;
+using detail::TokenGame;
+
 [[noreturn]] void fail(Rule rule, const std::string& what, std::vector<Action> actions) {
   throw ScheduleError(rule, fmt::format("{}: {}", name(rule), what), std::move(actions));
 }
@@ -217,7 +228,7 @@ std::string why_not_canonical(const Schedule& schedule) {
 
 }  // namespace
 
-void check_structure(const Schedule& schedule) {
+void detail::check_structure(const Schedule& schedule) {
   check_placement(schedule);
   check_completeness(schedule);
   check_same_order(order_by_stage(schedule, [](ActionKind kind) { return kind == ActionKind::kForward; }), true);
@@ -260,7 +271,7 @@ Certificate validate(const Schedule& schedule, const ValidateOptions& options) {
   return certificate;
 }
 
-std::shared_ptr<const ProvenSchedule> prove(Schedule schedule, const Routes& routes) {
+std::shared_ptr<const ProvenSchedule> detail::prove(Schedule schedule, const Routes& routes) {
   ValidateOptions options;
   options.routes = routes;
   auto proven = std::make_shared<ProvenSchedule>();

@@ -10,7 +10,7 @@
 #include "gpipe/schedule/token_game.h"
 #include "gpipe/simulate/cost_table.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // See Note [Token game].
 class Clock {
@@ -112,4 +112,4 @@ class Clock {
   std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
 };
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

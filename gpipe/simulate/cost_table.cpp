@@ -6,7 +6,7 @@
 
 #include "gpipe/text/require.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 void check_not_negative(const char* what, double value) {
@@ -85,4 +85,4 @@ CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, cons
   return result;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct CostTable {
   std::vector<double> action_seconds;    // by stage and kind, on the stage's worker
@@ -27,4 +27,4 @@ struct CostTable {
 // Throws InvalidArgument if `costs` does not fit the schedule or has a negative or non-finite cost.
 CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, const Costs& costs);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -12,7 +12,7 @@
 #include "gpipe/simulate/cost_table.h"
 #include "gpipe/text/require.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using Seconds = std::valarray<double>;
@@ -255,4 +255,4 @@ Forecast forecast(const LongSchedule& schedule, const Costs& costs) {
   return result;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

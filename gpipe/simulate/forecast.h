@@ -7,7 +7,7 @@
 #include "gpipe/plan/costs.h"
 #include "gpipe/schedule/long_schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct Forecast {
   double step_seconds = 0;
@@ -42,4 +42,4 @@ Forecast forecast(const LongSchedule& schedule, const Costs& costs);
 // The time of the step alone.
 double forecast_seconds(const LongSchedule& schedule, const Costs& costs);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -5,7 +5,7 @@
 #include <limits>
 #include <utility>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::infinity();
@@ -196,4 +196,4 @@ Schedule list_schedule(Schedule placement, const FlowTable& table, const CostTab
   return ListScheduler(std::move(placement), table, costs, recomputes, policy).run();
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -8,7 +8,7 @@
 #include "gpipe/schedule/schedule.h"
 #include "gpipe/simulate/cost_table.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // What a worker takes when several actions are ready.
 struct ListPolicy {
@@ -35,4 +35,4 @@ struct ListPolicy {
 Schedule list_schedule(Schedule placement, const FlowTable& table, const CostTable& costs,
                        const std::vector<bool>& recomputes, const ListPolicy& policy);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

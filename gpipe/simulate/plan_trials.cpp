@@ -12,7 +12,7 @@
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/simulate/forecast.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
@@ -516,4 +516,4 @@ std::optional<Trial> fastest_rematerialized(const Profile& profile, const PlanOp
   return best;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 #include "gpipe/plan/plan.h"
 #include "gpipe/schedule/long_schedule.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct Trial {
   std::vector<int> layers_per_stage;
@@ -83,4 +83,4 @@ class PlanTrials {
 std::optional<Trial> fastest_rematerialized(const Profile& profile, const PlanOptions& options,
                                             const std::vector<std::vector<int>>& partitions);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -20,6 +20,22 @@
 namespace gpipe {
 namespace {
 
+using detail::Align;
+using detail::byte_text;
+using detail::Column;
+using detail::fastest_rematerialized;
+using detail::Forecast;
+using detail::forecast;
+using detail::is_faster;
+using detail::keep_faster;
+using detail::long_schedule_of;
+using detail::PlanTrials;
+using detail::require;
+using detail::saturated;
+using detail::to_table;
+using detail::Trial;
+using detail::WideBytes;
+
 constexpr const char* kAutoSchedule = "auto";
 constexpr const char* kPerStage = "per stage";
 constexpr const char* kPerLayer = "per layer";

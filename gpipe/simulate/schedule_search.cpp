@@ -21,6 +21,17 @@
 namespace gpipe {
 namespace {
 
+using detail::Clock;
+using detail::CostTable;
+using detail::is_faster;
+using detail::list_schedule;
+using detail::ListPolicy;
+using detail::make_cost_table;
+using detail::peak_bytes_by_worker;
+using detail::require;
+using detail::TokenGame;
+using detail::with_recompute;
+
 // What a simulated second of work is: about as many actions as one core of 2020 goes through in it.
 constexpr double kActionsPerSecond = 5e6;
 // At most so much of the work is for list schedules before one of them is improved.

@@ -12,6 +12,14 @@
 namespace gpipe {
 namespace {
 
+using detail::check_structure;
+using detail::Clock;
+using detail::CostTable;
+using detail::deadlock_error;
+using detail::make_cost_table;
+using detail::require;
+using detail::TokenGame;
+
 // What the same schedule would take if messages cost nothing and had room.
 double makespan_without_communication(const Schedule& schedule, const FlowTable& table, CostTable costs) {
   for (std::vector<double>* seconds : {&costs.latency_seconds, &costs.transfer_seconds}) {

@@ -14,7 +14,7 @@
 #include "gpipe/text/number.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 constexpr std::pair<const char*, double> kByteUnits[] = {
@@ -87,4 +87,4 @@ double parse_bytes_per_second(std::string_view word) {
   return bytes;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

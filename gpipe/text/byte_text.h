@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // "1.5 GiB", four digits; "512 B".
 std::string format_bytes(std::int64_t bytes);
@@ -32,4 +32,4 @@ inline std::int64_t saturated(WideBytes bytes) {
   return bytes > kMax ? kMax : static_cast<std::int64_t>(bytes);
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -2,7 +2,7 @@
 
 #include <array>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 using Table = std::array<std::uint32_t, 256>;
@@ -32,4 +32,4 @@ std::uint32_t crc32(std::string_view bytes) {
   return ~remainder;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -4,9 +4,9 @@
 #include <cstdint>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // crc32("123456789") is 0xcbf43926.
 std::uint32_t crc32(std::string_view bytes);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -9,7 +9,7 @@
 
 #include "gpipe/text/utf8.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Hands the text to the JSON parser and counts what it has taken.
@@ -193,4 +193,4 @@ std::optional<nlohmann::json> find_json_document(std::string_view text) {
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -13,7 +13,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // A number without a fraction is a std::uint64_t, or a std::int64_t if it has a minus sign.
 using JsonScalar = std::variant<std::nullptr_t, bool, std::int64_t, std::uint64_t, double, std::string>;
@@ -95,4 +95,4 @@ std::string table_json(const Json& json) {
   return text + "\n}\n";
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 #include "gpipe/text/nearest_name.h"
 #include "gpipe/text/printable.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 bool contains(const std::vector<std::string>& names, const std::string& name) {
@@ -257,4 +257,4 @@ void check_json_tables(std::string_view text, const JsonTables& tables, const Js
   }
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -11,7 +11,7 @@
 
 #include "gpipe/text/json.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Offsets are of the last character of what they belong to, in bytes from the beginning of the text.
 struct JsonRecord;
@@ -102,4 +102,4 @@ const JsonTable* find_json_table(const JsonTables& tables, std::string_view name
 // " (did you mean ...?)", or nothing.
 std::string json_hint(std::string_view name, const std::vector<std::string>& candidates);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

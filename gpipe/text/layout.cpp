@@ -4,7 +4,7 @@
 
 #include "gpipe/text/utf8.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // Zero for a column that has no text in any row.
@@ -42,4 +42,4 @@ std::string to_table(const std::vector<Column>& columns, const std::vector<std::
   return table;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

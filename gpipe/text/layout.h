@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 enum class Align { kLeft, kRight };
 
@@ -17,4 +17,4 @@ struct Column {
 // row is left out, its title too. REQUIRES: every row has one cell a column.
 std::string to_table(const std::vector<Column>& columns, const std::vector<std::vector<std::string>>& rows);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

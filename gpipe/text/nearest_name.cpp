@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 // ASCII only: names are ours, and the locale must not change an answer.
@@ -54,4 +54,4 @@ std::string nearest_name(std::string_view name, const std::vector<std::string>& 
   return nearest;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -6,7 +6,7 @@
 #include <string_view>
 #include <system_error>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // The number that all of `text` is; nothing if it is none, or does not fit.
 template <typename Number>
@@ -17,4 +17,4 @@ std::optional<Number> to_number(std::string_view text) {
   return value;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

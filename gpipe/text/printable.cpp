@@ -9,7 +9,7 @@
 
 #include "gpipe/text/utf8.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 struct Range {
@@ -64,4 +64,4 @@ std::string quoted_word(std::string_view word) {
   return word.size() <= kLongest ? fmt::format("'{}'", word) : fmt::format("'{}...'", word.substr(0, kLongest));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Control characters, except for the end of a line, and bytes that are not UTF-8 become visible: "\x1b". So do
 // characters that are not seen but change how others are shown, such as those that reverse the direction of writing:
@@ -18,4 +18,4 @@ std::string quoted_name(std::string_view text, std::size_t most_bytes = 100);
 // A word of a command line as messages show it: in single quotes, cut if it is long.
 std::string quoted_word(std::string_view word);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -7,7 +7,7 @@
 
 #include "gpipe/error.h"
 
-namespace gpipe {
+namespace gpipe::detail {
 
 // Throws InvalidArgument with the formatted text unless it holds.
 template <typename... Args>
@@ -15,4 +15,4 @@ void require(bool holds, fmt::format_string<Args...> text, Args&&... args) {
   if (!holds) throw InvalidArgument(fmt::format(text, std::forward<Args>(args)...));
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace gpipe {
+namespace gpipe::detail {
 namespace {
 
 unsigned byte_at(std::string_view text, std::size_t at) { return static_cast<unsigned char>(text[at]); }
@@ -111,4 +111,4 @@ std::string normalized_space(std::string_view text) {
   return normalized;
 }
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

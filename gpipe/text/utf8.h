@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace gpipe {
+namespace gpipe::detail {
 
 struct Utf8Character {
   std::uint32_t code_point = 0;
@@ -42,4 +42,4 @@ std::string_view without_trailing_whitespace(std::string_view text);
 // line break. REQUIRES: valid UTF-8.
 std::string normalized_space(std::string_view text);
 
-}  // namespace gpipe
+}  // namespace gpipe::detail

@@ -48,9 +48,9 @@ void put_values(std::string& bytes, const std::vector<Number>& numbers) {
 void put_values(std::string& bytes, TensorCount tensors) { put(bytes, tensors.count); }
 
 // Takes one thing after the other from bytes of unknown origin.
-class Cursor {
+class FieldCursor {
  public:
-  explicit Cursor(std::string_view bytes) : rest_(bytes) {}
+  explicit FieldCursor(std::string_view bytes) : rest_(bytes) {}
 
   bool is_at_end() const { return rest_.empty(); }
 
@@ -82,14 +82,14 @@ class Cursor {
   std::string_view rest_;
 };
 
-void take_values(Cursor& cursor, std::vector<std::string>& texts) {
+void take_values(FieldCursor& cursor, std::vector<std::string>& texts) {
   const std::size_t count = cursor.count(sizeof(std::uint32_t));
   texts.reserve(count);
   for (std::size_t index = 0; index < count; ++index) texts.emplace_back(cursor.take(cursor.number<std::uint32_t>()));
 }
 
 template <typename Number>
-void take_values(Cursor& cursor, std::vector<Number>& numbers) {
+void take_values(FieldCursor& cursor, std::vector<Number>& numbers) {
   numbers.resize(cursor.count(sizeof(std::uint64_t)));
   for (Number& number : numbers) {
     const auto bits = cursor.number<std::uint64_t>();
@@ -97,7 +97,7 @@ void take_values(Cursor& cursor, std::vector<Number>& numbers) {
   }
 }
 
-void take_values(Cursor& cursor, TensorCount& tensors) { tensors.count = cursor.number<std::uint32_t>(); }
+void take_values(FieldCursor& cursor, TensorCount& tensors) { tensors.count = cursor.number<std::uint32_t>(); }
 
 // The alternative of that number, empty.
 template <std::size_t kKind = 0>
@@ -145,7 +145,7 @@ std::string encode_fields(const std::vector<WireField>& fields) {
 std::vector<WireField> decode_fields(std::string_view bytes) {
   length_of(bytes.size());
   std::vector<WireField> fields;
-  for (Cursor cursor(bytes); !cursor.is_at_end();) {
+  for (FieldCursor cursor(bytes); !cursor.is_at_end();) {
     if (fields.size() == WireLimits::kMostFields) refuse("it has too many fields");
     WireField& field = fields.emplace_back();
     field.name = cursor.take(cursor.number<std::uint8_t>());

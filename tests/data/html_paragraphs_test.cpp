@@ -9,6 +9,9 @@
 namespace gpipe::data {
 namespace {
 
+using detail::find_invalid_utf8;
+using detail::normalized_space;
+
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

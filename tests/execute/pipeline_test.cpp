@@ -22,6 +22,8 @@
 namespace gpipe {
 namespace {
 
+using detail::most_threads;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

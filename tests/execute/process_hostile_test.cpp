@@ -20,6 +20,8 @@
 namespace gpipe::test {
 namespace {
 
+using detail::FileDescriptor;
+
 // TCP ports a process listens on.
 std::set<int> listening_ports(pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);

@@ -10,6 +10,8 @@
 namespace gpipe {
 namespace {
 
+using detail::prepare_blas;
+
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 

@@ -12,6 +12,8 @@
 namespace gpipe {
 namespace {
 
+using detail::directory_of;
+
 std::string moved(const std::string& path, const std::string& from, const std::string& to) {
   if (path == from) return to;
   return path.compare(0, from.size() + 1, from + "/") == 0 ? to + path.substr(from.size()) : path;

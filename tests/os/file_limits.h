@@ -20,7 +20,7 @@ class OtherLock {
   bool is_held() const { return is_held_; }
 
  private:
-  FileDescriptor file_;
+  detail::FileDescriptor file_;
   bool is_held_;
 };
 

@@ -20,6 +20,9 @@
 namespace gpipe {
 namespace {
 
+using detail::FileLock;
+using detail::host_name;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;

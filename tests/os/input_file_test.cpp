@@ -13,6 +13,10 @@
 namespace gpipe {
 namespace {
 
+using detail::read_small_file;
+using detail::read_small_stream;
+using detail::SmallFile;
+
 using ::testing::HasSubstr;
 
 TEST(SmallFile, IsReadAsAWhole) {

@@ -8,6 +8,9 @@
 namespace gpipe {
 namespace {
 
+using detail::free_port;
+using detail::interface_address;
+
 using ::testing::HasSubstr;
 
 TEST(Network, KnowsTheLoopback) { EXPECT_EQ(interface_address("lo"), "127.0.0.1"); }

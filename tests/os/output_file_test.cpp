@@ -17,6 +17,18 @@
 namespace gpipe {
 namespace {
 
+using detail::directory_of;
+using detail::is_folder;
+using detail::is_there;
+using detail::make_pipe;
+using detail::MappedFile;
+using detail::opened_file;
+using detail::OutputFile;
+using detail::Pipe;
+using detail::read_small_stream;
+using detail::read_text;
+using detail::replace_file;
+
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 

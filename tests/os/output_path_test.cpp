@@ -16,6 +16,14 @@
 namespace gpipe {
 namespace {
 
+using detail::FileDescriptor;
+using detail::look_at_output;
+using detail::open_output;
+using detail::OutputKind;
+using detail::OutputPath;
+using detail::replace_file;
+using detail::write_all;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;

@@ -8,6 +8,10 @@
 namespace gpipe {
 namespace {
 
+using detail::check_threads;
+using detail::most_threads;
+using detail::num_processors;
+
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

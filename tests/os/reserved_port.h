@@ -33,7 +33,7 @@ class ReservedPort {
   int number() const { return number_; }
 
  private:
-  FileDescriptor socket_;
+  detail::FileDescriptor socket_;
   int number_ = 0;
 };
 

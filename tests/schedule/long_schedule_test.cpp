@@ -12,6 +12,13 @@
 namespace gpipe {
 namespace {
 
+using detail::LongSchedule;
+using detail::make_long_schedule;
+using detail::peak_bytes_by_worker;
+using detail::peak_live_by_stage;
+using detail::recompute_share;
+using detail::with_recompute;
+
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
 

@@ -12,6 +12,9 @@
 namespace gpipe {
 namespace {
 
+using detail::Spectator;
+using detail::TokenGame;
+
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -15,6 +15,13 @@
 namespace gpipe {
 namespace {
 
+using detail::Forecast;
+using detail::forecast;
+using detail::forecast_seconds;
+using detail::LongSchedule;
+using detail::make_long_schedule;
+using detail::with_recompute;
+
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
 // Both add as many numbers as there are micro-batches, in different orders.
 constexpr double kRounding = 1e-10;

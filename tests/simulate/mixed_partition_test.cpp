@@ -13,6 +13,9 @@
 namespace gpipe {
 namespace {
 
+using detail::PlanTrials;
+using detail::with_recompute;
+
 // Of a partition, each stage in the first mode in which it fits; infinite if one fits in none.
 double slowest_stage(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage) {
   double slowest = 0;

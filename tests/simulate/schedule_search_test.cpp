@@ -17,6 +17,11 @@
 namespace gpipe {
 namespace {
 
+using detail::CostTable;
+using detail::list_schedule;
+using detail::ListPolicy;
+using detail::make_cost_table;
+
 LayerProfile searched_layer(double forward_seconds) {
   LayerProfile layer;
   layer.name = "layer";

@@ -10,6 +10,17 @@
 namespace gpipe {
 namespace {
 
+using detail::find_json_document;
+using detail::indented_json;
+using detail::json_document;
+using detail::JsonLimits;
+using detail::JsonProblem;
+using detail::JsonReceiver;
+using detail::JsonScalar;
+using detail::one_line_json;
+using detail::ordered_json_document;
+using detail::read_json;
+
 using testing::ElementsAre;
 
 // Writes down what it is told.

@@ -9,6 +9,8 @@
 namespace gpipe {
 namespace {
 
+using detail::nearest_name;
+
 const std::vector<std::string> kSchedules = {"gpipe", "1f1b", "interleaved", "looped-bfs", "zb-h1",
                                              "zb-h2", "zb-v", "v-half",      "v-min",      "forward"};
 

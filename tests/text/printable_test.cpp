@@ -9,6 +9,8 @@
 namespace gpipe {
 namespace {
 
+using detail::printable;
+
 TEST(Printable, MakesControlCharactersVisible) {
   EXPECT_EQ(printable("a\x1b[31mb\n"), "a\\x1b[31mb\n");
   EXPECT_EQ(printable(std::string("\0\t\x7f", 3)), "\\x00\\x09\\u007f");

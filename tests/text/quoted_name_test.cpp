@@ -5,6 +5,8 @@
 namespace gpipe {
 namespace {
 
+using detail::quoted_name;
+
 TEST(QuotedName, IsShortAndMovesNoCursor) {
   EXPECT_EQ(quoted_name("layer \"0\""), "\"layer \\\"0\\\"\"");
   EXPECT_EQ(quoted_name("\x1b[31m\xff\u202e"), "\"\\u001b[31m\\u202e\"");

@@ -5,6 +5,9 @@
 namespace gpipe {
 namespace {
 
+using detail::Align;
+using detail::to_table;
+
 TEST(Table, AlignsLettersAndLeavesOutColumnsWithoutText) {
   EXPECT_EQ(to_table({{"name", Align::kLeft}, {"none"}, {"n"}}, {{"é", "", "1"}, {"layer", "", "10"}}),
             "name    n\n"

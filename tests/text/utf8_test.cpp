@@ -7,6 +7,14 @@
 namespace gpipe {
 namespace {
 
+using detail::find_invalid_utf8;
+using detail::normalized_space;
+using detail::num_characters;
+using detail::repaired_utf8;
+using detail::utf8_character;
+using detail::whitespace_bytes;
+using detail::without_trailing_whitespace;
+
 TEST(Utf8, FindsWhereTextStopsBeingUtf8) {
   EXPECT_EQ(find_invalid_utf8(""), std::string_view::npos);
   EXPECT_EQ(find_invalid_utf8("aé犬😀\u07ff\uabcd\ue000\U0010ffff"), std::string_view::npos);

@@ -23,6 +23,8 @@
 #include "gpipe/transport/c10d/remote_flow.h"
 
 namespace gpipe {
+
+using detail::ProvenSchedule;
 namespace detail {
 namespace {
 

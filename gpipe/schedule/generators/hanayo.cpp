@@ -12,6 +12,8 @@
 namespace gpipe::schedules {
 namespace {
 
+using detail::require;
+
 // Note [Waves]
 // ~~~~~~~~~~~~
 // The order is found by list scheduling with F = 1 and B = 2: a worker that is free takes a forward and a backward in

@@ -23,6 +23,8 @@
 namespace gpipe::cli {
 namespace {
 
+using detail::FileDescriptor;
+
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
