@@ -84,8 +84,10 @@ add_library(gpipe_torch STATIC
   gpipe/execute/stage/rematerialized_layers.cpp
   gpipe/execute/stage/stage.cpp
   gpipe/execute/stage/stage_layers.cpp
+  gpipe/execute/stage_optimizers.cpp
   gpipe/execute/step/clip_grad_norm.cpp
   gpipe/execute/step/drop_in.cpp
+  gpipe/execute/step/stage_work.cpp
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
   gpipe/execute/values/checked_options.cpp

@@ -7,6 +7,7 @@
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/replica_share.h"
+#include "gpipe/execute/stage_optimizers.h"
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
 #include "gpipe/model/autocast_scope.h"

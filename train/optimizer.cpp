@@ -24,28 +24,27 @@ const std::vector<std::string>& optimizer_names() {
   return names;
 }
 
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
-                                                        const OptimizerOptions& options) {
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Pipeline& pipeline, const OptimizerOptions& options) {
   check_range("the momentum", options.momentum, 1);
   check_range("beta2", options.beta2, 1);
   check_range("the weight decay", options.weight_decay, 1e6);
   const std::tuple<double, double> betas(0.9, options.beta2);
   if (options.name == "adamw") {
-    return std::make_unique<torch::optim::AdamW>(
-        parameters, torch::optim::AdamWOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
+    return std::make_unique<StageOptimizers<torch::optim::AdamW>>(
+        pipeline, torch::optim::AdamWOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
   }
   if (options.name == "adam") {
-    return std::make_unique<torch::optim::Adam>(
-        parameters, torch::optim::AdamOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
+    return std::make_unique<StageOptimizers<torch::optim::Adam>>(
+        pipeline, torch::optim::AdamOptions(kNoLearningRate).betas(betas).weight_decay(options.weight_decay));
   }
   if (options.name == "sgd") {
-    return std::make_unique<torch::optim::SGD>(
-        parameters,
+    return std::make_unique<StageOptimizers<torch::optim::SGD>>(
+        pipeline,
         torch::optim::SGDOptions(kNoLearningRate).momentum(options.momentum).weight_decay(options.weight_decay));
   }
   if (options.name == "rmsprop") {
-    return std::make_unique<torch::optim::RMSprop>(
-        parameters,
+    return std::make_unique<StageOptimizers<torch::optim::RMSprop>>(
+        pipeline,
         torch::optim::RMSpropOptions(kNoLearningRate).momentum(options.momentum).weight_decay(options.weight_decay));
   }
   throw InvalidArgument(fmt::format("there is no optimizer \"{}\"; did you mean \"{}\"?", options.name,

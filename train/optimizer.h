@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/gpipe.h"
+
 namespace gpipe::train {
 
 struct OptimizerOptions {
@@ -18,10 +20,9 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
-// Its learning rate is set before every step. Throws InvalidArgument for a name that is not there, and for values that
-// the optimizer does not take.
-std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::vector<at::Tensor>& parameters,
-                                                        const OptimizerOptions& options);
+// One for each stage of the pipeline. Its learning rate is set before every step. Throws InvalidArgument for a name that
+// is not there, and for values that the optimizer does not take.
+std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Pipeline& pipeline, const OptimizerOptions& options);
 
 // Tensors of state it keeps for each parameter.
 int num_slots(const OptimizerOptions& options);

@@ -39,7 +39,9 @@ class Trainer {
       : pipeline_(pipeline),
         task_(task),
         options_(options),
-        optimizer_(make_optimizer(pipeline->parameters(), options.optimizer)) {
+        optimizer_(make_optimizer(pipeline, options.optimizer)) {
+    // So the norm of the gradients is the same on every machine, and the stages' workers take it.
+    torch::set_num_threads(pipeline->options().threads_per_stage());
     num_steps_ = options_.num_steps != 0 ? options_.num_steps : options_.num_epochs * task_.num_batches();
     LearningRate& rate = options_.learning_rate;
     rate.total_steps = num_steps_;
@@ -192,7 +194,6 @@ class Trainer {
       return false;
     }
     optimizer_->step();
-    if (result_.num_steps == result_.first_step) pipeline_->book(*optimizer_);  // its state is there from now on
     result_.last_loss = step.loss.item<double>();
     result_.step_seconds += step_seconds;
     result_.update_seconds += clock_seconds() - update_start;

@@ -29,7 +29,7 @@ struct TrainingSetup {
 class Training {
  public:
   explicit Training(const TrainingSetup& setup)
-      : pipeline(make_pipeline(setup)), optimizer(make_optimizer(*pipeline, setup.optimizer)) {
+      : pipeline(make_pipeline(setup)), optimizer(make_optimizer(pipeline, setup.optimizer)) {
     if (setup.peers != nullptr) world = setup.peers->world();
   }
 
@@ -100,11 +100,10 @@ class Training {
                                             .balance(balances[setup.num_stages - 1]));
   }
 
-  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(const PipelineImpl& pipeline,
-                                                                 const std::string& name) {
+  static std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Pipeline& pipeline, const std::string& name) {
     std::vector<at::Tensor> matrices;
     std::vector<at::Tensor> vectors;
-    for (const at::Tensor& parameter : pipeline.parameters()) {
+    for (const at::Tensor& parameter : pipeline->parameters()) {
       (parameter.dim() > 1 ? matrices : vectors).push_back(parameter);
     }
     const auto with_groups = [&](const auto& decayed, const auto& plain) {
@@ -115,27 +114,27 @@ class Training {
     };
     if (name == "adam") {
       const torch::optim::AdamOptions plain(0.02);
-      return std::make_unique<torch::optim::Adam>(
-          with_groups(torch::optim::AdamOptions(0.01).amsgrad(true).weight_decay(0.1), plain), plain);
+      return std::make_unique<StageOptimizers<torch::optim::Adam>>(
+          pipeline, with_groups(torch::optim::AdamOptions(0.01).amsgrad(true).weight_decay(0.1), plain), plain);
     }
     if (name == "adamw") {
       const torch::optim::AdamWOptions plain(0.02);
-      return std::make_unique<torch::optim::AdamW>(
-          with_groups(torch::optim::AdamWOptions(0.01).betas(std::make_tuple(0.8, 0.9)), plain), plain);
+      return std::make_unique<StageOptimizers<torch::optim::AdamW>>(
+          pipeline, with_groups(torch::optim::AdamWOptions(0.01).betas(std::make_tuple(0.8, 0.9)), plain), plain);
     }
     if (name == "rmsprop") {
       const torch::optim::RMSpropOptions plain(0.01);
-      return std::make_unique<torch::optim::RMSprop>(
-          with_groups(torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true), plain), plain);
+      return std::make_unique<StageOptimizers<torch::optim::RMSprop>>(
+          pipeline, with_groups(torch::optim::RMSpropOptions(0.01).momentum(0.5).centered(true), plain), plain);
     }
     if (name == "adagrad") {
       const torch::optim::AdagradOptions plain(0.05);
-      return std::make_unique<torch::optim::Adagrad>(
-          with_groups(torch::optim::AdagradOptions(0.05).lr_decay(0.1), plain), plain);
+      return std::make_unique<StageOptimizers<torch::optim::Adagrad>>(
+          pipeline, with_groups(torch::optim::AdagradOptions(0.05).lr_decay(0.1), plain), plain);
     }
     const torch::optim::SGDOptions plain(0.05);
-    return std::make_unique<torch::optim::SGD>(
-        with_groups(torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true), plain), plain);
+    return std::make_unique<StageOptimizers<torch::optim::SGD>>(
+        pipeline, with_groups(torch::optim::SGDOptions(0.1).momentum(0.9).nesterov(true), plain), plain);
   }
 };
 

@@ -13,7 +13,8 @@ set(messages
   "the input of train_step is a torch::Tensor, or a std::vector of them"
   "are both a torch::Tensor, or both a std::vector"
   "is called with all outputs and all targets"
-  "returns a scalar torch::Tensor, or a gpipe::LossValue; leave out item")
+  "returns a scalar torch::Tensor, or a gpipe::LossValue; leave out item"
+  "LBFGS updates each parameter by what all others are")
 
 string(REPLACE "|" ";" INCLUDES "${INCLUDES}")
 string(REPLACE "|" ";" DEFINITIONS "${DEFINITIONS}")

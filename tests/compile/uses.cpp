@@ -50,6 +50,11 @@ void right_uses() {
     return gpipe::LossValue(outputs[0].sum(), {});
   });
   pipeline->train_step(inputs, inputs, [](const gpipe::Tensors& outputs, auto) { return outputs[0].sum(); });
+
+  gpipe::StageOptimizers<torch::optim::AdamW> optimizer(pipeline, torch::optim::AdamWOptions(1e-3));
+  gpipe::StageOptimizers<torch::optim::SGD> of_rate(pipeline, 0.1);
+  torch::optim::StepLR scheduler(optimizer, /*step_size=*/2);
+  gpipe::save_checkpoint("run", pipeline, optimizer, {});
 }
 
 #ifdef GPIPE_MISUSES
@@ -70,5 +75,6 @@ void misuses() {
   pipeline->train_step(input, inputs, torch::nn::MSELoss());
   pipeline->train_step(inputs, inputs, [](const gpipe::Tensors& outputs) { return outputs[0].sum(); });
   pipeline->train_step(input, input, [](const torch::Tensor& output, const torch::Tensor&) { return output.item(); });
+  gpipe::StageOptimizers<torch::optim::LBFGS> lbfgs(pipeline, torch::optim::LBFGSOptions(1));
 }
 #endif

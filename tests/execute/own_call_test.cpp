@@ -9,6 +9,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/stage_optimizers.h"
 #include "tests/execute/forked_child.h"
 #include "tests/model/same_bits.h"
 
@@ -73,12 +74,13 @@ TEST(OwnCall, OfALossIsAnErrorThatSaysSoAndThePipelineStaysUsable) {
   Fixture run;
   const double before = run.train();
   at::Tensor earlier = run.pipeline->forward(input());
-  torch::optim::SGD optimizer(run.pipeline->parameters(), 0.1);
+  StageOptimizers<torch::optim::SGD> optimizer(run.pipeline, 0.1);
   const std::vector<std::pair<const char*, std::function<void()>>> calls = {
       {"train_step", [&] { run.train(); }},
       {"forward", [&] { run.pipeline->forward(input()); }},
       {"backward", [&] { earlier.sum().backward(); }},
       {"clip_grad_norm_", [&] { clip_grad_norm_(run.pipeline, 1); }},
+      {"step of the optimizers", [&] { optimizer.step(); }},
       {"book", [&] { run.pipeline->book(optimizer); }}};
   for (const auto& [name, call] : calls) {
     EXPECT_THAT(run.message(call), AllOf(HasSubstr(std::string(name) + " was called while train_step of the same "),

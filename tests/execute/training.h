@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/execute/stage_optimizers.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/test_models.h"
 #include "tests/model/same_bits.h"
@@ -35,21 +36,19 @@ inline void add_state(const torch::nn::Module& model, Trained& trained) {
   for (const auto& item : model.named_buffers()) trained.tensors[item.key()] = item.value();
 }
 
-inline std::unique_ptr<torch::optim::Optimizer> adam(const Tensors& parameters) {
-  return std::make_unique<torch::optim::Adam>(parameters, torch::optim::AdamOptions(0.01));
-}
+inline torch::optim::AdamOptions adam_options() { return torch::optim::AdamOptions(0.01); }
 
 // In this thread, as the replicas of a pipeline would, if there are several.
 inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, int num_micro_batches = kNumMicroBatches,
                              int num_replicas = 1) {
   PlainChain plain(model.chain, PipelineOptions(1).num_micro_batches(num_micro_batches).seed(kSeed), num_replicas);
-  const auto optimizer = adam(plain.model().parameters());
+  torch::optim::Adam optimizer(plain.model().parameters(), adam_options());
   Trained trained;
   for (int step = 0; step < kNumSteps; ++step) {
-    optimizer->zero_grad();
+    optimizer.zero_grad();
     trained.tensors["loss" + std::to_string(step)] = plain.train_step(
         {model.input.narrow(0, 0, num_samples).clone()}, {model.target.narrow(0, 0, num_samples)}, loss_of(model));
-    optimizer->step();
+    optimizer.step();
   }
   add_state(plain.model(), trained);
   return trained;
@@ -59,13 +58,13 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, i
 inline Trained train_pipelined(const TestModel& model, std::int64_t num_samples, PipelineOptions options,
                                std::vector<int>* balance = nullptr) {
   Pipeline pipeline(model.chain, options.seed(kSeed));
-  const auto optimizer = adam(pipeline->parameters());
+  StageOptimizers<torch::optim::Adam> optimizer(pipeline, adam_options());
   Trained trained;
   for (int step = 0; step < kNumSteps; ++step) {
-    optimizer->zero_grad();
+    optimizer.zero_grad();
     const StepResult result = pipeline->train_step(model.input.narrow(0, 0, num_samples).clone(),
                                                    model.target.narrow(0, 0, num_samples), model.loss);
-    optimizer->step();
+    optimizer.step();
     trained.tensors["loss" + std::to_string(step)] = result.loss;
   }
   add_state(*pipeline, trained);

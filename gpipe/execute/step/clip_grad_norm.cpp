@@ -1,11 +1,14 @@
 // clip_grad_norm over all stages, wherever they are.
+#include <ATen/Parallel.h>
 #include <torch/torch.h>
 
+#include <functional>
 #include <limits>
 #include <map>
 #include <tuple>
 
 #include "gpipe/execute/step/calls.h"
+#include "gpipe/execute/step/stage_work.h"
 #include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_table.h"
 
@@ -17,6 +20,30 @@ struct GradientNorm {
   int layer = 0;
   at::Tensor norm;
 };
+
+struct LayerGradient {
+  int layer = 0;
+  at::Tensor grad;
+};
+
+// Calls `work` with the index of every gradient. On the stages' own workers, at the same time, where these have as many
+// intra-op threads as the caller: sums over elements then have the same bits.
+void for_each_gradient(Engine& engine, const std::vector<LayerGradient>& gradients,
+                       const std::function<void(std::size_t index)>& work) {
+  const auto of_stages = [&](const auto& is_wanted) {
+    for (std::size_t index = 0; index < gradients.size(); ++index) {
+      if (is_wanted(gradients[index].layer)) work(index);
+    }
+  };
+  if (engine.split() == nullptr || at::get_num_threads() != engine.options().threads_per_stage()) {
+    of_stages([](int) { return true; });
+    return;
+  }
+  run_on_stages(engine, [&](int stage) {
+    const at::NoGradGuard no_grad;
+    of_stages([&](int layer) { return engine.cut().stage_of(layer) == stage; });
+  });
+}
 
 at::Tensor norm_of(const at::Tensor& grad, double norm_type) {
   return norm_type == std::numeric_limits<double>::infinity() ? grad.abs().max() : grad.norm(norm_type);
@@ -35,15 +62,16 @@ at::Tensor total_of(const Tensors& norms, double norm_type) {
 double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   const CallLock::Scope lock(engine.calls(), "clip_grad_norm_");
   const at::NoGradGuard no_grad;
-  Tensors grads;
-  std::vector<GradientNorm> own_norms;
+  std::vector<LayerGradient> gradients;
   for (const ChainLayer& layer : engine.model().built_layers()) {
     for (const at::Tensor& parameter : layer.layer.module->parameters()) {
-      if (!parameter.grad().defined()) continue;
-      grads.push_back(parameter.grad().data());
-      own_norms.push_back({layer.index, on_host(norm_of(grads.back(), norm_type))});
+      if (parameter.grad().defined()) gradients.push_back({layer.index, parameter.grad().data()});
     }
   }
+  std::vector<GradientNorm> own_norms(gradients.size());
+  for_each_gradient(engine, gradients, [&](std::size_t index) {
+    own_norms[index] = {gradients[index].layer, on_host(norm_of(gradients[index].grad, norm_type))};
+  });
   const std::tuple columns(column("layers", &GradientNorm::layer, 0, engine.model().num_layers() - 1),
                            column("norms", &GradientNorm::norm));
   std::vector<WireRecord> by_rank(1);
@@ -67,7 +95,9 @@ double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   if (in_order.empty()) return 0;
   const at::Tensor total = total_of(in_order, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  for (at::Tensor& grad : grads) grad.mul_(factor);
+  if (factor.item().toDouble() != 1) {
+    for_each_gradient(engine, gradients, [&](std::size_t index) { gradients[index].grad.mul_(factor); });
+  }
   return total.item().toDouble();
 }
 

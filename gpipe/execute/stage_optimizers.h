@@ -1,0 +1,101 @@
+// StageOptimizers: libtorch's own optimizers, one for each stage, which update their stages at the same time.
+#pragma once
+
+#include <torch/optim/lbfgs.h>
+#include <torch/optim/optimizer.h>
+
+#include <functional>
+#include <memory>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpipe/execute/pipeline.h"
+
+namespace gpipe {
+
+namespace detail {
+
+// The optimizers of the stages. Between steps the state of all parameters is in the optimizer that the user has; a part
+// has that of its stage while it updates it.
+//
+// Thread-compatible.
+class StageUpdates {
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+  // Makes an optimizer of the same kind.
+  using MakePart = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;
+
+  StageUpdates(Pipeline pipeline, MakePart make_part);
+
+  // One step of all parameters of `whole`; false, without any, if there are no stages yet. Throws what an optimizer
+  // throws; each stage is then updated or not.
+  bool step(torch::optim::Optimizer& whole);
+
+ private:
+  // Those of one stage, or of none: parameters that are not the pipeline's.
+  struct Part {
+    int stage = -1;
+    std::vector<std::size_t> groups;  // its groups, among those of the whole optimizer
+    std::unique_ptr<torch::optim::Optimizer> optimizer;
+  };
+
+  void make_parts(torch::optim::Optimizer& whole);
+
+  const Pipeline pipeline_;
+  const MakePart make_part_;
+  std::vector<Part> parts_;
+  std::vector<std::vector<at::Tensor>> parameters_;  // that the parts are made for, by group
+  std::size_t num_states_ = 0;                       // after the last step
+};
+
+}  // namespace detail
+
+// An optimizer of libtorch over the parameters of a pipeline. It is used like that optimizer, and is one: learning rate
+// schedulers, checkpoints, parameter groups and zero_grad work as they do with it, and the weights get the same bits.
+// But step() updates every stage on the stage's own worker, so that it takes as long as the largest of them.
+//
+//     gpipe::StageOptimizers<torch::optim::AdamW> optimizer(pipeline, torch::optim::AdamWOptions(1e-3));
+//
+// The update of a parameter must not depend on other parameters: that of LBFGS does. Its state is booked on the stages
+// when it is made, see PipelineImpl::book. step() throws CallError while the pipeline is at work.
+//
+// Thread-compatible.
+template <typename Optimizer>
+class StageOptimizers : public Optimizer {
+  static_assert(std::is_base_of_v<torch::optim::Optimizer, Optimizer>,
+                "gpipe::StageOptimizers is made of an optimizer of libtorch, such as torch::optim::AdamW");
+  static_assert(!std::is_base_of_v<torch::optim::LBFGS, Optimizer>,
+                "LBFGS updates each parameter by what all others are, so there cannot be one for each stage; give "
+                "torch::optim::LBFGS the parameters of the pipeline instead");
+
+ public:
+  using Groups = std::vector<torch::optim::OptimizerParamGroup>;
+
+  // Over all parameters of the pipeline.
+  template <typename Options>
+  StageOptimizers(const Pipeline& pipeline, const Options& options)
+      : StageOptimizers(pipeline, Groups{torch::optim::OptimizerParamGroup(pipeline->parameters())}, options) {}
+
+  // Over some of them, in groups with options of their own.
+  template <typename Options>
+  StageOptimizers(const Pipeline& pipeline, const Groups& groups, const Options& options)
+      : Optimizer(groups, options), updates_(pipeline, [options](Groups part) {
+          return std::make_unique<Optimizer>(std::move(part), options);
+        }) {}
+
+  at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
+    at::Tensor loss;
+    if (closure) {
+      const at::AutoGradMode with_grad(true);
+      loss = closure();
+    }
+    if (!updates_.step(*this)) Optimizer::step();
+    return loss;
+  }
+
+ private:
+  detail::StageUpdates updates_;
+};
+
+}  // namespace gpipe
