@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -27,6 +28,7 @@ struct ScheduleCommand {
   SearchOptions search;
   Format format = Format::kText;
   bool descending = false;
+  bool updates = false;
   bool list = false;
   std::string output;
   bool force = false;
@@ -76,6 +78,14 @@ Found find_or_search(const ScheduleCommand& command, const CLI::App& app) {
   return {schedule_of(plan), plan.costs};
 }
 
+// Where the costs have no time of an update, it is drawn as long as a forward.
+void add_updates(Found& found) {
+  found.schedule = with_updates(std::move(found.schedule));
+  for (StageCosts& stage : found.costs.stages) {
+    if (stage.update_seconds == 0) stage.update_seconds = stage.forward_seconds;
+  }
+}
+
 std::string to_format(const Found& found, const ScheduleCommand& command) {
   if (command.format == Format::kText) return to_text(found.schedule);
   if (command.format == Format::kCsv) return to_csv(found.schedule);
@@ -96,7 +106,9 @@ int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
   refuse_if(command.width && command.format != Format::kGantt, "--width is about --format gantt",
             "add that, or leave --width out");
   if (!command.output.empty()) check_output_file(command.output, command.force);
-  const std::string text = to_format(find_or_search(command, app), command);
+  Found found = find_or_search(command, app);
+  if (command.updates) add_updates(found);
+  const std::string text = to_format(found, command);
   if (command.output.empty()) {
     print(text);
   } else {
@@ -129,6 +141,8 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
   OptionGroup{sub, "Size"}.add_flag("--descending", command->descending,
                                     "Backwards from the last micro-batch to the first, as in the paper (gpipe only; "
                                     "not canonical)");
+  OptionGroup{sub, "Size"}.add_flag("--updates", command->updates,
+                                    "With the optimizer step of each stage as an action of the schedule, U");
   add_output_options(sub, *command);
   add_search_options(sub, command->search);
   add_link_options(sub, command->search.options.link);
@@ -138,7 +152,8 @@ void add_schedule_command(CLI::App& app, Run& chosen) {
   set_help(sub, {"gpipe schedule NAME --stages K --micro-batches M [options]",
                  "Print a schedule: what each worker does, in order.",
                  "An action is F forward, R recompute, B backward, I input gradient or W weight "
-                 "gradient, then its micro-batch: F0. '2F0' names stage 2 where a worker has several.",
+                 "gradient, then its micro-batch: F0; or U update, with --updates. '2F0' names stage 2 where a worker "
+                 "has several.",
                  "  gpipe schedule --list\n"
                  "  gpipe schedule --list --stages 8 --micro-batches 16\n"
                  "  gpipe schedule 1f1b --stages 4 --micro-batches 8\n"

@@ -51,6 +51,18 @@ class LentStates {
   torch::optim::Optimizer& part_;
 };
 
+// While it lives, steps of the engine update the stages.
+class UpdateOfSteps {
+ public:
+  UpdateOfSteps(Engine& engine, Engine::Update update) : engine_(engine) { engine_.set_update(std::move(update)); }
+  ~UpdateOfSteps() { engine_.set_update(nullptr); }
+  UpdateOfSteps(const UpdateOfSteps&) = delete;
+  UpdateOfSteps& operator=(const UpdateOfSteps&) = delete;
+
+ private:
+  Engine& engine_;
+};
+
 }  // namespace
 
 StageUpdates::StageUpdates(Pipeline pipeline, MakePart make_part)
@@ -81,37 +93,74 @@ void StageUpdates::make_parts(torch::optim::Optimizer& whole) {
   }
 }
 
-bool StageUpdates::step(torch::optim::Optimizer& whole) {
-  Engine& engine = pipeline_->engine();
-  const CallLock::Scope lock(engine.calls(), "step of the optimizers");
-  if (engine.split() == nullptr) return false;
+// While it lives, the parts have the states of their parameters.
+class StageUpdates::Lent {
+ public:
+  explicit Lent(std::vector<std::unique_ptr<LentStates>> states) : states_(std::move(states)) {}
+
+ private:
+  std::vector<std::unique_ptr<LentStates>> states_;
+};
+
+StageUpdates::Lent StageUpdates::lend(torch::optim::Optimizer& whole) {
   const std::vector<torch::optim::OptimizerParamGroup>& groups = whole.param_groups();
   const bool are_made_for_these =
       std::equal(groups.begin(), groups.end(), parameters_.begin(), parameters_.end(),
                  [](const auto& group, const auto& parameters) { return same_tensors(group.params(), parameters); });
   if (!are_made_for_these) make_parts(whole);
+  std::vector<std::unique_ptr<LentStates>> states;
+  for (const Part& part : parts_) {
+    for (std::size_t index = 0; index < part.groups.size(); ++index) {
+      part.optimizer->param_groups()[index].set_options(groups[part.groups[index]].options().clone());
+    }
+    states.push_back(std::make_unique<LentStates>(whole, *part.optimizer));
+  }
+  return Lent(std::move(states));
+}
+
+void StageUpdates::update(int stage) const {
+  for (const Part& part : parts_) {
+    if (part.stage == stage) part.optimizer->step();
+  }
+}
+
+void StageUpdates::book(torch::optim::Optimizer& whole) {
+  if (whole.state().size() == num_states_) return;
+  pipeline_->engine().split()->memory().book(whole);
+  num_states_ = whole.state().size();
+}
+
+bool StageUpdates::step(torch::optim::Optimizer& whole) {
+  Engine& engine = pipeline_->engine();
+  const CallLock::Scope lock(engine.calls(), "step of the optimizers");
+  if (engine.split() == nullptr) return false;
   {
-    std::vector<std::unique_ptr<LentStates>> lent;
-    for (const Part& part : parts_) {
-      for (std::size_t index = 0; index < part.groups.size(); ++index) {
-        part.optimizer->param_groups()[index].set_options(groups[part.groups[index]].options().clone());
-      }
-      lent.push_back(std::make_unique<LentStates>(whole, *part.optimizer));
-    }
-    run_on_stages(engine, [&](int stage) {
-      for (const Part& part : parts_) {
-        if (part.stage == stage) part.optimizer->step();
-      }
-    });
-    for (const Part& part : parts_) {
-      if (part.stage == kNoStage) part.optimizer->step();
-    }
+    const Lent lent = lend(whole);
+    run_on_stages(engine, [&](int stage) { update(stage); });
+    update(kNoStage);
   }
-  if (whole.state().size() != num_states_) {
-    engine.split()->memory().book(whole);
-    num_states_ = whole.state().size();
-  }
+  book(whole);
   return true;
+}
+
+StepResult StageUpdates::train_step(torch::optim::Optimizer& whole,
+                                    const std::function<StepResult(PipelineImpl&)>& train) {
+  Engine& engine = pipeline_->engine();
+  { const CallLock::Scope is_idle(engine.calls(), "train_step of the optimizers"); }
+  StepResult result;
+  if (engine.split() == nullptr) {  // the first step makes the stages
+    result = train(*pipeline_);
+    step(whole);
+    return result;
+  }
+  {
+    const Lent lent = lend(whole);
+    const UpdateOfSteps update_of_steps(engine, [this](int stage) { update(stage); });
+    result = train(*pipeline_);
+    update(kNoStage);
+  }
+  book(whole);
+  return result;
 }
 
 }  // namespace gpipe::detail

@@ -32,6 +32,9 @@ class StageUpdates {
   // throws; each stage is then updated or not.
   bool step(torch::optim::Optimizer& whole);
 
+  // A step of the pipeline, `train`, that updates the stages.
+  StepResult train_step(torch::optim::Optimizer& whole, const std::function<StepResult(PipelineImpl&)>& train);
+
  private:
   // Those of one stage, or of none: parameters that are not the pipeline's.
   struct Part {
@@ -40,9 +43,15 @@ class StageUpdates {
     std::unique_ptr<torch::optim::Optimizer> optimizer;
   };
 
-  void make_parts(torch::optim::Optimizer& whole);
+  class Lent;
 
-  const Pipeline pipeline_;
+  // Gives the parts the options and the states of `whole`.
+  Lent lend(torch::optim::Optimizer& whole);
+  void make_parts(torch::optim::Optimizer& whole);
+  void update(int stage) const;
+  void book(torch::optim::Optimizer& whole);
+
+  Pipeline pipeline_;
   const MakePart make_part_;
   std::vector<Part> parts_;
   std::vector<std::vector<at::Tensor>> parameters_;  // that the parts are made for, by group
@@ -56,6 +65,9 @@ class StageUpdates {
 // But step() updates every stage on the stage's own worker, so that it takes as long as the largest of them.
 //
 //     gpipe::StageOptimizers<torch::optim::AdamW> optimizer(pipeline, torch::optim::AdamWOptions(1e-3));
+//
+// With nothing to do between the backward and the update, such as clip_grad_norm_, its own train_step is a train_step
+// and a step() in one: each stage is updated as soon as its own gradients are complete, while others still work.
 //
 // The update of a parameter must not depend on other parameters: that of LBFGS does. Its state is booked on the stages
 // when it is made, see PipelineImpl::book. step() throws CallError while the pipeline is at work.
@@ -92,6 +104,17 @@ class StageOptimizers : public Optimizer {
     }
     if (!updates_.step(*this)) Optimizer::step();
     return loss;
+  }
+
+  // Takes what PipelineImpl::train_step takes. The update is an action of the schedule, U; it comes at the end for all
+  // stages if the loss has weights, with check_loss, and with replicas, where no gradient is complete before. If it
+  // throws, stages may be updated or not: go on from a checkpoint. All ranks call it.
+  StepResult train_step(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss) {
+    return updates_.train_step(*this, [&](PipelineImpl& pipeline) { return pipeline.train_step(inputs, targets, loss); });
+  }
+  template <typename Input, typename Target, typename AnyLoss>
+  StepResult train_step(const Input& input, const Target& target, const AnyLoss& loss) {
+    return updates_.train_step(*this, [&](PipelineImpl& pipeline) { return pipeline.train_step(input, target, loss); });
   }
 
  private:

@@ -28,8 +28,10 @@ enum class Phase { kAll, kForward, kBackward };
 //   void input_grad(int micro_batch, std::vector<Message> inputs, std::vector<Message>& outputs)
 //   void weight_grad(int micro_batch)
 //   void give_tied(std::vector<Message>& outputs)   after its last backward: gradients of weights that other stages own
-//   void take_tied(int source, Message input)       after its worker's last action: those of weights it owns
+//   void take_tied(int source, Message input)       those of weights it owns; before its update, if it has one, or else
+//                                                   after its worker's last action
 //   void settle()                                   adds these up; after that, once a step with a backward
+//   void update()                                   after that, if the schedule has updates
 //   std::string where() const    what it is at, for an error message: "layer 3 (relu)"; may be empty; any thread
 //   std::string failed_at() const    the same after it has thrown, with more
 // Inputs and outputs come in the order of the stage's flows in the flow table; `outputs` has their number.
@@ -142,7 +144,7 @@ class Executor {
         throw_action_error(worker, action, stages_[action.stage]->failed_at());
       }
     }
-    if (phase != Phase::kForward && schedule_.has_backward()) {
+    if (phase != Phase::kForward && settles_at_the_end_) {
       try {
         settle(worker);
       } catch (const CancelledError&) {
@@ -164,11 +166,15 @@ class Executor {
     put(flows, std::move(outputs), at);
   }
 
-  void settle(int worker) {
-    for (const int flow : table_.step_inputs[worker]) {
-      at_[worker]->wait_for(flow, WorkerActivity::kTake);
+  void take_tied(const std::vector<int>& flows, WorkerState& at) {
+    for (const int flow : flows) {
+      at.wait_for(flow, WorkerActivity::kTake);
       stages_[table_.flows[flow].destination]->take_tied(table_.flows[flow].source, ends_.sources[flow]->take(0));
     }
+  }
+
+  void settle(int worker) {
+    take_tied(table_.step_inputs[worker], *at_[worker]);
     for (int stage = 0; stage < schedule_.num_stages; ++stage) {
       if (schedule_.worker_of_stage[stage] == worker) stages_[stage]->settle();
     }
@@ -211,6 +217,14 @@ class Executor {
       case ActionKind::kWeightGrad:
         span.start_seconds = now();
         stage.weight_grad(action.micro_batch);
+        span.end_seconds = now();
+        break;
+      case ActionKind::kUpdate:
+        take_tied(flows.update_inputs, at);
+        at.work();
+        span.start_seconds = now();
+        stage.settle();
+        stage.update();
         span.end_seconds = now();
         break;
     }
@@ -262,6 +276,8 @@ class Executor {
   std::vector<int> workers_here_;
   std::vector<std::unique_ptr<WorkerState>> at_;  // of each worker
   std::vector<std::vector<bool>> last_backward_;  // by worker and position
+  // Whether tied gradients are added up when a worker is done, not by updates.
+  const bool settles_at_the_end_ = schedule_.has_backward() && !schedule_.has_updates();
 };
 
 }  // namespace gpipe::detail

@@ -42,9 +42,9 @@ double round_step(double least) {
 
 }  // namespace
 
-char kind_letter(int kind) { return kind == kUpdate ? 'U' : letter(static_cast<ActionKind>(kind)); }
+char kind_letter(int kind) { return letter(static_cast<ActionKind>(kind)); }
 
-const char* kind_name(int kind) { return kind == kUpdate ? "optimizer step" : name(static_cast<ActionKind>(kind)); }
+const char* kind_name(int kind) { return name(static_cast<ActionKind>(kind)); }
 
 Row make_row(const Timeline& timeline, int worker) {
   Row row;
@@ -72,7 +72,8 @@ Row make_row(const Timeline& timeline, int worker) {
 }
 
 std::string label(const Action& action, bool with_stage) {
-  return with_stage ? to_string(action) : fmt::format("{}{}", letter(action.kind), action.micro_batch);
+  const std::string text = to_string(action);
+  return with_stage ? text : text.substr(text.find(letter(action.kind)));
 }
 
 std::vector<Tick> make_ticks(double makespan_seconds, int max_ticks) {

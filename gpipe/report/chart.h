@@ -9,13 +9,13 @@
 
 namespace gpipe::chart {
 
-// What a drawing tells apart: the kinds of action, in their order, then the optimizer step.
-inline constexpr int kNumKinds = 6;
-inline constexpr int kUpdate = 5;
-char kind_letter(int kind);       // one of "FRBIWU"
-const char* kind_name(int kind);  // "forward", ..., "optimizer step"
+// What a drawing tells apart: the kinds of action. What a worker does behind its last action is an update, too.
+inline constexpr int kNumKinds = kNumActionKinds;
+inline constexpr int kUpdate = static_cast<int>(ActionKind::kUpdate);
+char kind_letter(int kind);
+const char* kind_name(int kind);
 
-// One span, or the optimizer step, in fractions of the makespan. Whatever the timeline says: 0 <= begin <= end <= 1.
+// One span, or the worker's update, in fractions of the makespan. Whatever the timeline says: 0 <= begin <= end <= 1.
 struct Bar {
   double begin = 0;
   double end = 0;
@@ -25,7 +25,7 @@ struct Bar {
 };
 
 struct Row {
-  std::vector<Bar> bars;  // bars[i] is spans[i]; the optimizer step, if there is one, comes last
+  std::vector<Bar> bars;  // bars[i] is spans[i]; the worker's update, if there is one, comes last
   int num_chunks = 1;     // stages of the worker
   double busy_fraction = 0;
 };
@@ -33,7 +33,7 @@ struct Row {
 // No bars unless the makespan is positive and finite.
 Row make_row(const Timeline& timeline, int worker);
 
-// "F0", or "2F0" with the stage.
+// "F0", or "2F0" with the stage; "U" or "2U" of an update.
 std::string label(const Action& action, bool with_stage);
 
 struct Tick {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -51,6 +52,7 @@ struct StageSlices {
   std::vector<Slice> forward;   // by micro-batch
   std::vector<Slice> backward;  // by micro-batch: B or I
   Slice last_weight_grad;       // B or W
+  std::optional<Slice> update;  // U
   int worker = -1;
 };
 
@@ -101,8 +103,12 @@ class Trace {
     for (const Span& span : source.spans) {
       const Slice slice = make_slice(worker, span.start_seconds, span.end_seconds);
       begin_slice(slice, chart::label(span.action, several_stages), static_cast<int>(span.action.kind));
-      fmt::format_to(std::back_inserter(out_), R"(,"args":{{"stage":{},"micro_batch":{}}}}})", span.action.stage,
-                     span.action.micro_batch);
+      if (span.action.kind == ActionKind::kUpdate) {
+        fmt::format_to(std::back_inserter(out_), R"(,"args":{{"stage":{}}}}})", span.action.stage);
+      } else {
+        fmt::format_to(std::back_inserter(out_), R"(,"args":{{"stage":{},"micro_batch":{}}}}})", span.action.stage,
+                       span.action.micro_batch);
+      }
       remember(span.action, slice);
     }
     if (source.update_end_seconds > source.update_start_seconds) {
@@ -134,6 +140,7 @@ class Trace {
     if (action.kind == ActionKind::kForward) put(stage.forward);
     if (makes_input_grad(action.kind)) put(stage.backward);
     if (makes_weight_grad(action.kind)) stage.last_weight_grad = slice;
+    if (action.kind == ActionKind::kUpdate) stage.update = slice;
   }
 
   bool is_stage(int stage) const { return stage >= 0 && stage < static_cast<int>(stages_.size()); }
@@ -144,7 +151,7 @@ class Trace {
     const StageSlices& destination = stages_[flow.destination];
     if (flow.kind == FlowKind::kTie) {
       if (destination.worker < 0) return;
-      const Slice update = update_slice(destination.worker);
+      const Slice update = destination.update ? *destination.update : update_slice(destination.worker);
       if (update.end > update.begin) arrow(to_string(flow), source.last_weight_grad, update);
       return;
     }

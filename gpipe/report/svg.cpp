@@ -202,8 +202,12 @@ std::string tooltip(const WorkerTimeline& worker, std::size_t bar) {
                        times(worker.update_start_seconds, worker.update_end_seconds));
   }
   const Span& span = worker.spans[bar];
+  const std::string when = times(span.start_seconds, span.end_seconds);
+  if (span.action.kind == ActionKind::kUpdate) {
+    return fmt::format("{}, stage {}: {}", name(span.action.kind), span.action.stage, when);
+  }
   return fmt::format("{}, stage {}, micro-batch {}: {}", name(span.action.kind), span.action.stage,
-                     span.action.micro_batch, times(span.start_seconds, span.end_seconds));
+                     span.action.micro_batch, when);
 }
 
 class Picture {

@@ -4,6 +4,11 @@
 
 namespace gpipe {
 
+double& Breakdown::seconds_of(ActionKind kind) {
+  if (kind == ActionKind::kRecompute) return recompute_seconds;
+  return kind == ActionKind::kUpdate ? weight_update_seconds : useful_seconds;
+}
+
 void add_up(Timeline& timeline) {
   timeline.makespan_seconds = 0;
   for (WorkerTimeline& worker : timeline.workers) {

@@ -37,6 +37,9 @@ struct Breakdown {
   double load_imbalance_seconds = 0;  // what the other workers would idle if the busiest one never waited
   double bubble_seconds = 0;          // what the schedule adds to that with free communication
   double communication_seconds = 0;   // what latency, bandwidth and full channels add on top
+
+  // Where the time of such an action counts.
+  double& seconds_of(ActionKind kind);
 };
 
 // Points at workers[worker].spans[index].

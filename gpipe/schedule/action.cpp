@@ -8,9 +8,9 @@ namespace gpipe {
 namespace {
 
 // By ActionKind.
-constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W'};
-constexpr std::array<const char*, kNumActionKinds> kActionNames = {"forward", "recompute", "backward", "input gradient",
-                                                                   "weight gradient"};
+constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W', 'U'};
+constexpr std::array<const char*, kNumActionKinds> kActionNames = {
+    "forward", "recompute", "backward", "input gradient", "weight gradient", "update"};
 
 }  // namespace
 
@@ -19,6 +19,7 @@ char letter(ActionKind kind) { return kLetters.at(static_cast<std::size_t>(kind)
 const char* name(ActionKind kind) { return kActionNames.at(static_cast<std::size_t>(kind)); }
 
 std::string to_string(const Action& action) {
+  if (action.kind == ActionKind::kUpdate) return fmt::format("{}U", action.stage);
   return fmt::format("{}{}{}", action.stage, letter(action.kind), action.micro_batch);
 }
 

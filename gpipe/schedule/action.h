@@ -1,4 +1,4 @@
-// Action: one thing a stage does with one micro-batch.
+// Action: one thing a stage does, with one micro-batch or once a step.
 #pragma once
 
 #include <cstdint>
@@ -12,8 +12,9 @@ enum class ActionKind : std::uint8_t {
   kBackward,    // B: gradients of the input and of the weights together
   kInputGrad,   // I: gradient of the input, which the previous stage waits for, and of weights that are not deferred
   kWeightGrad,  // W: gradients of the deferred weights, any time after I
+  kUpdate,      // U: the stage's weights take their optimizer step, once its gradients are complete
 };
-constexpr int kNumActionKinds = 5;
+constexpr int kNumActionKinds = 6;
 
 struct Action {
   constexpr Action() = default;
@@ -25,7 +26,7 @@ struct Action {
   // the two run in this order. Not part of equality.
   bool shares_cell = false;
   std::int32_t stage = 0;
-  std::int32_t micro_batch = 0;
+  std::int32_t micro_batch = 0;  // of an update, which has none, 0
 };
 
 inline bool operator==(const Action& a, const Action& b) {
@@ -33,10 +34,10 @@ inline bool operator==(const Action& a, const Action& b) {
 }
 inline bool operator!=(const Action& a, const Action& b) { return !(a == b); }
 
-// 'F', 'R', 'B', 'I' or 'W'.
+// 'F', 'R', 'B', 'I', 'W' or 'U'.
 char letter(ActionKind kind);
 
-// "forward", "recompute", "backward", "input gradient", "weight gradient".
+// "forward", "recompute", "backward", "input gradient", "weight gradient", "update".
 const char* name(ActionKind kind);
 
 // Sends the input's gradient to the previous stage: B or I.
@@ -49,7 +50,7 @@ inline bool makes_weight_grad(ActionKind kind) {
   return kind == ActionKind::kBackward || kind == ActionKind::kWeightGrad;
 }
 
-// PyTorch's cell: stage, letter, micro-batch, such as "1B2".
+// PyTorch's cell: stage, letter, micro-batch, such as "1B2"; of an update "1U".
 std::string to_string(const Action& action);
 
 }  // namespace gpipe

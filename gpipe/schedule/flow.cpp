@@ -56,6 +56,16 @@ StagePairs tie_pairs(const Schedule& schedule, const std::vector<TieRoute>& ties
   return pairs;
 }
 
+std::vector<bool> updated_stages(const Schedule& schedule) {
+  std::vector<bool> has_update(schedule.num_stages);
+  for (const std::vector<Action>& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (action.kind == ActionKind::kUpdate) has_update[action.stage] = true;
+    }
+  }
+  return has_update;
+}
+
 }  // namespace
 
 std::string to_string(const Flow& flow) {
@@ -87,11 +97,13 @@ FlowTable make_flow_table(const Schedule& schedule, const Routes& routes) {
     add_forward(FlowKind::kSkip, from, to);
     add_backward(FlowKind::kSkipGradient, to, from);
   }
+  const std::vector<bool> has_update = updated_stages(schedule);
   for (const auto& [owner, stage] : tie_pairs(schedule, routes.ties)) {
     if (!backward) continue;
     const int flow = add_flow(table, schedule, {FlowKind::kTie, stage, owner});
     table.stages[stage].step_outputs.push_back(flow);
-    table.step_inputs[schedule.worker_of_stage[owner]].push_back(flow);
+    (has_update[owner] ? table.stages[owner].update_inputs : table.step_inputs[schedule.worker_of_stage[owner]])
+        .push_back(flow);
   }
   return table;
 }

@@ -13,7 +13,7 @@ enum class FlowKind : std::uint8_t {
   kGradient,      // stage s+1 -> s, sent by B or I, received by B or I
   kSkip,          // a stashed tensor, straight to the stage that pops it; sent by F, received by F
   kSkipGradient,  // its gradient, straight back; sent by B or I, received by B or I
-  kTie,           // gradient of a tied weight, once a step, to the stage that owns the weight
+  kTie,           // gradient of a tied weight, once a step, to the stage that owns the weight; received by U, if any
 };
 
 struct Flow {
@@ -58,15 +58,18 @@ struct FlowTable {
     std::vector<int> backward_inputs;   // taken by B or I
     std::vector<int> backward_outputs;  // put by B or I
     std::vector<int> step_outputs;      // put by the stage's last B or W of the step
+    std::vector<int> update_inputs;     // taken by U
   };
   std::vector<Stage> stages;
-  std::vector<std::vector<int>> step_inputs;  // taken by each worker after its last action
+  // Taken by each worker after its last action, for stages without U.
+  std::vector<std::vector<int>> step_inputs;
   // Both ends on one worker: handed over in place, so a full flow never makes its sender wait.
   bool is_local(int flow) const { return source_worker[flow] == destination_worker[flow]; }
   // What the action takes from, and puts to; not what it puts once a step.
   const std::vector<int>& inputs(const Action& action) const {
     const Stage& stage = stages[action.stage];
     if (action.kind == ActionKind::kForward) return stage.forward_inputs;
+    if (action.kind == ActionKind::kUpdate) return stage.update_inputs;
     return makes_input_grad(action.kind) ? stage.backward_inputs : none;
   }
   const std::vector<int>& outputs(const Action& action) const {

@@ -45,6 +45,7 @@ void hold_more(std::vector<Live>& held, const std::vector<Live>& before, std::in
 Live held_before(ActionKind kind) {
   switch (kind) {
     case ActionKind::kForward:
+    case ActionKind::kUpdate:
       return {};
     case ActionKind::kRecompute:
       return {0, 1, 0};
@@ -76,6 +77,7 @@ void walk(const Program& program, int worker, Held& held, const OnAction& on_act
   const auto play = [&](int begin, int end) {
     for (int index = begin; index < end; ++index) {
       const Action& action = actions[index];
+      if (action.kind == ActionKind::kUpdate) continue;  // in the memory that the weights and gradients have anyway
       const bool again =
           program
               .is_recomputed[static_cast<std::size_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];

@@ -154,8 +154,8 @@ Counts count_rounds(const LongSchedule& schedule) {
 bool are_complete(const LongSchedule& schedule) {
   const std::int64_t period = schedule.period;
   const std::int64_t num_backwards = schedule.written.has_backward() ? period : 0;
-  for (const auto& [forwards, recomputes, backwards, input_grads, weight_grads] : count_rounds(schedule)) {
-    if (forwards != period || recomputes > period) return false;
+  for (const auto& [forwards, recomputes, backwards, input_grads, weight_grads, updates] : count_rounds(schedule)) {
+    if (forwards != period || recomputes > period || updates != 0) return false;
     if (backwards + input_grads != num_backwards || input_grads != weight_grads) return false;
   }
   return true;
@@ -286,7 +286,7 @@ LongSchedule make_long_schedule(std::string_view name, int num_workers, int num_
 LongSchedule written_out(Schedule schedule) {
   check_structure(schedule);
   LongSchedule result;
-  result.written = std::move(schedule);
+  result.written = without_updates(std::move(schedule));
   result.num_micro_batches = result.written.num_micro_batches;
   if (!find_order(result)) {
     ValidateOptions prove_only;

@@ -71,7 +71,8 @@ std::optional<ActionKind> kind_of(char c) {
                       quoted(token.text)));
     }
   }
-  token.fail(fmt::format("{} is not an action; expected stage, one of F R B I W, micro-batch, such as 1B2",
+  token.fail(fmt::format("{} is not an action; expected stage, one of F R B I W, micro-batch, such as 1B2, or an "
+                         "update, such as 1U",
                          quoted(token.text)));
 }
 
@@ -84,7 +85,9 @@ Action parse_action(const Token& token, int default_stage) {
   const std::optional<ActionKind> kind = position < token.text.size() ? kind_of(token.text[position++]) : std::nullopt;
   if (!kind) fail_action(token);
   action.kind = *kind;
-  action.micro_batch = read_number(token, position, "micro-batches", std::numeric_limits<std::int32_t>::max());
+  if (action.kind != ActionKind::kUpdate) {
+    action.micro_batch = read_number(token, position, "micro-batches", std::numeric_limits<std::int32_t>::max());
+  }
   if (action.micro_batch < 0 || position != token.text.size()) fail_action(token);
   if (action.stage < 0)
     token.fail(fmt::format("{} names no stage; in CSV every cell does, such as 0F0", quoted(token.text)));
@@ -173,7 +176,8 @@ std::string joined(const Schedule& schedule, const Form& form) {
       if (index > 0) text += ends_pair ? form.in_pair : form.separator;
       if (begins_pair) text += form.before_pair;
       if (form.with_stages) fmt::format_to(std::back_inserter(text), "{}", action.stage);
-      fmt::format_to(std::back_inserter(text), "{}{}", letter(action.kind), action.micro_batch);
+      text += letter(action.kind);
+      if (action.kind != ActionKind::kUpdate) fmt::format_to(std::back_inserter(text), "{}", action.micro_batch);
       if (ends_pair) text += form.behind_pair;
     }
     text += '\n';
@@ -193,6 +197,10 @@ bool Schedule::splits_backward() const {
   return has_action(*this, [](ActionKind kind) { return kind == ActionKind::kInputGrad; });
 }
 
+bool Schedule::has_updates() const {
+  return has_action(*this, [](ActionKind kind) { return kind == ActionKind::kUpdate; });
+}
+
 bool Schedule::has_backward() const {
   return has_action(*this, [](ActionKind kind) { return kind != ActionKind::kForward; });
 }
@@ -210,6 +218,28 @@ Schedule first_micro_batches(Schedule schedule, int count) {
     actions.erase(std::remove_if(actions.begin(), actions.end(),
                                  [&](const Action& action) { return action.micro_batch >= count; }),
                   actions.end());
+  }
+  return schedule;
+}
+
+Schedule without_updates(Schedule schedule) {
+  for (std::vector<Action>& actions : schedule.workers) {
+    actions.erase(std::remove_if(actions.begin(), actions.end(),
+                                 [](const Action& action) { return action.kind == ActionKind::kUpdate; }),
+                  actions.end());
+  }
+  return schedule;
+}
+
+Schedule with_updates(Schedule schedule) {
+  schedule = without_updates(std::move(schedule));
+  for (std::vector<Action>& actions : schedule.workers) {
+    std::vector<int> done;  // stages, the last first
+    for (auto action = actions.rbegin(); action != actions.rend(); ++action) {
+      if (!makes_weight_grad(action->kind)) continue;
+      if (std::count(done.begin(), done.end(), action->stage) == 0) done.push_back(action->stage);
+    }
+    for (auto stage = done.rbegin(); stage != done.rend(); ++stage) actions.push_back({ActionKind::kUpdate, *stage, 0});
   }
   return schedule;
 }

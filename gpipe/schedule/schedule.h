@@ -22,6 +22,7 @@ struct Schedule {
   std::int64_t num_actions() const;
   bool has_backward() const;
   bool splits_backward() const;  // into I and W, somewhere
+  bool has_updates() const;
 };
 
 bool operator==(const Schedule& a, const Schedule& b);
@@ -35,8 +36,15 @@ Schedule schedule_from_actions(std::vector<std::vector<Action>> workers, std::st
 // what is gone.
 Schedule first_micro_batches(Schedule schedule, int count);
 
+// The schedule with an update of each stage, and of none. The updates stand at the end of each worker's list, in the
+// order in which its stages are done: an update in front of another stage's actions would keep others waiting.
+//
+//   F0 F1 B0 B1  ->  F0 F1 B0 B1 U
+Schedule with_updates(Schedule schedule);
+Schedule without_updates(Schedule schedule);
+
 // The text form: one line a worker, actions separated by blanks. A token is `F0`, meaning the stage numbered like the
-// line, or with its stage in front, `2F0`. Blank lines and what follows a `#` are skipped.
+// line, or with its stage in front, `2F0`; an update is `U` or `2U`. Blank lines and what follows a `#` are skipped.
 //
 //     F0 F1 B0 B1
 //     F0 B0 F1 B1
@@ -46,7 +54,7 @@ std::string to_text(const Schedule& schedule);
 Schedule parse_text(std::string_view text);
 
 // PyTorch's CSV form: one row a worker, cells such as `0F0`, `1B2`, `0I3`, `0W3`; an empty cell is an idle slot and is
-// dropped. Recompute is written `0R3`. A cell may hold a forward and a backward, `(0F5;7B2)OVERLAP_F_B`: they are two
+// dropped. Recompute is written `0R3`, an update `0U`. A cell may hold a forward and a backward, `(0F5;7B2)OVERLAP_F_B`: they are two
 // actions, see Action::shares_cell.
 std::string to_csv(const Schedule& schedule);
 Schedule parse_csv(std::string_view text);

@@ -108,6 +108,8 @@ std::optional<State> after(State state, ActionKind kind) {
       return next(is_before_backward, kInputGradDone);
     case ActionKind::kWeightGrad:
       return next(state == kInputGradDone, kDone);
+    case ActionKind::kUpdate:  // of no micro-batch
+      break;
   }
   return std::nullopt;
 }
@@ -125,6 +127,7 @@ void check_completeness(const Schedule& schedule) {
     const auto& actions = schedule.workers[worker];
     for (std::size_t index = 0; index < actions.size(); ++index) {
       const Action& action = actions[index];
+      if (action.kind == ActionKind::kUpdate) continue;
       State& state = states[static_cast<std::int64_t>(action.stage) * schedule.num_micro_batches + action.micro_batch];
       const std::optional<State> then = after(state, action.kind);
       if (!then) {
@@ -143,6 +146,32 @@ void check_completeness(const Schedule& schedule) {
                          static_cast<int>(pair % schedule.num_micro_batches)};
     fail(Rule::kCompleteness,
          fmt::format("{} is missing on worker {}", to_string(missing), schedule.worker_of_stage[missing.stage]),
+         {missing});
+  }
+}
+
+// An update is the last action of its stage, and either all stages have one or none has.
+void check_updates(const Schedule& schedule) {
+  if (!schedule.has_updates()) return;
+  std::vector<bool> is_updated(schedule.num_stages);
+  for (const std::vector<Action>& actions : schedule.workers) {
+    for (const Action& action : actions) {
+      if (is_updated[action.stage]) {
+        fail(Rule::kCompleteness,
+             fmt::format("{} comes after the update of its stage, {}; an update stands once, behind all other actions "
+                         "of its stage",
+                         to_string(action), to_string(Action{ActionKind::kUpdate, action.stage, 0})),
+             {action});
+      }
+      is_updated[action.stage] = action.kind == ActionKind::kUpdate;
+    }
+  }
+  for (int stage = 0; stage < schedule.num_stages; ++stage) {
+    if (is_updated[stage]) continue;
+    const Action missing{ActionKind::kUpdate, stage, 0};
+    fail(Rule::kCompleteness,
+         fmt::format("{} is missing on worker {}: other stages are updated", to_string(missing),
+                     schedule.worker_of_stage[stage]),
          {missing});
   }
 }
@@ -231,6 +260,7 @@ std::string why_not_canonical(const Schedule& schedule) {
 void detail::check_structure(const Schedule& schedule) {
   check_placement(schedule);
   check_completeness(schedule);
+  check_updates(schedule);
   check_same_order(order_by_stage(schedule, [](ActionKind kind) { return kind == ActionKind::kForward; }), true);
   if (schedule.has_backward()) check_same_order(order_by_stage(schedule, makes_input_grad), false);
 }

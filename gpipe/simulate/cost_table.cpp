@@ -62,16 +62,17 @@ CostTable make_cost_table(const Schedule& schedule, const FlowTable& table, cons
   check_costs(schedule, costs);
   CostTable result;
   result.update_seconds.assign(schedule.num_workers(), 0);
+  const bool has_updates = schedule.has_updates();
   result.action_seconds.reserve(costs.stages.size() * kNumActionKinds);
   for (int stage = 0; stage < schedule.num_stages; ++stage) {
     const StageCosts& cost = costs.stages[stage];
     const int worker = schedule.worker_of_stage[stage];
     const double speed = speed_of(costs.workers, worker);
     for (const double seconds : {cost.forward_seconds, cost.recompute_seconds, cost.backward_seconds,
-                                 cost.input_grad_seconds, cost.weight_grad_seconds}) {
+                                 cost.input_grad_seconds, cost.weight_grad_seconds, cost.update_seconds}) {
       result.action_seconds.push_back(seconds / speed);
     }
-    result.update_seconds[worker] += cost.update_seconds / speed;
+    if (!has_updates) result.update_seconds[worker] += cost.update_seconds / speed;
   }
   std::map<std::pair<int, int>, int> links;
   for (std::size_t flow = 0; flow < table.flows.size(); ++flow) {

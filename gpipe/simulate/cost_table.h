@@ -12,7 +12,7 @@ namespace gpipe::detail {
 
 struct CostTable {
   std::vector<double> action_seconds;    // by stage and kind, on the stage's worker
-  std::vector<double> update_seconds;    // by worker
+  std::vector<double> update_seconds;    // by worker, behind its last action; 0 if the schedule has updates
   std::vector<double> transfer_seconds;  // by flow
   std::vector<double> latency_seconds;   // by flow
   std::vector<int> link_of_flow;         // flows from one worker to another share a link; the way back is another one

@@ -37,8 +37,7 @@ Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, con
   double busy = 0;
   for (int worker = 0; worker < timeline.num_workers(); ++worker) {
     for (const Action& action : schedule.workers[worker]) {
-      (action.kind == ActionKind::kRecompute ? breakdown.recompute_seconds : breakdown.useful_seconds) +=
-          costs.seconds(action);
+      breakdown.seconds_of(action.kind) += costs.seconds(action);
     }
     breakdown.weight_update_seconds += costs.update_seconds[worker];
     busiest = std::max(busiest, timeline.workers[worker].busy_seconds);

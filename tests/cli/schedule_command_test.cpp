@@ -51,6 +51,14 @@ TEST(ScheduleCommand, DescendingIsForGpipeOnly) {
   EXPECT_THAT(outcome.err, HasSubstr("--descending is an order of 'gpipe' only, not of '1f1b'"));
 }
 
+TEST(ScheduleCommand, WritesTheUpdatesOfTheStages) {
+  EXPECT_EQ(run_gpipe({"schedule", "1f1b", "--stages", "2", "--micro-batches", "2", "--updates"}).out,
+            "F0 F1 B0 B1 U\nF0 B0 F1 B1 U\n");
+  const Outcome drawn = run_gpipe(schedule("zb-v", {"--updates", "--format", "gantt", "--width", "100"}));
+  EXPECT_EQ(drawn.exit_code, 0) << drawn.err;
+  EXPECT_THAT(drawn.out, HasSubstr(" update"));
+}
+
 TEST(ScheduleCommand, InsertsRecompute) {
   const Arguments arguments = {"schedule", "gpipe", "--stages", "1", "--micro-batches", "2", "--recompute"};
   const auto with = [&arguments](const char* mode) {

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <limits>
 #include <map>
 #include <mutex>
 #include <set>
@@ -15,6 +16,7 @@
 
 #include "gpipe/checkpoint/checkpoint.h"
 #include "gpipe/model/memory_account.h"
+#include "gpipe/schedule/registry.h"
 #include "tests/execute/training.h"
 #include "tests/os/temporary_folder.h"
 
@@ -185,12 +187,12 @@ TEST(StageOptimizersTest, BeforeTheCutIsMadeUpdateInTheCallersThread) {
   weight.mutable_grad() = torch::ones_like(weight);
   NotingSgd::threads().clear();
   optimizer.step();
-  EXPECT_TRUE(NotingSgd::threads().empty());  // it is SGD's own step
+  EXPECT_EQ(NotingSgd::threads().at(weight.unsafeGetTensorImpl()), std::this_thread::get_id());
   EXPECT_TRUE(same_bits(weight.detach(), before.sub(torch::ones_like(before), 0.1)));
   optimizer.zero_grad();
   pipeline->train_step(model.input, model.target, model.loss);
   optimizer.step();
-  EXPECT_EQ(NotingSgd::threads().size(), pipeline->parameters().size());
+  for (const auto& item : NotingSgd::threads()) EXPECT_NE(item.second, std::this_thread::get_id());
 }
 
 TEST(StageOptimizersTest, TakeAClosureAndGroupsThatAreAddedLater) {
@@ -295,23 +297,118 @@ TEST(StageOptimizersTest, AnErrorOfOneIsThrownAndNoStateIsLost) {
 TEST(StageOptimizersTest, GradientsAreClippedToTheSameBitsOnTheStagesWorkers) {
   const TestModel model = make_model("transformer");
   for (const int num_threads : {1, 2}) {  // with 2, other than a stage has, the norms are taken in this thread
-    at::set_num_threads(num_threads);
-    PlainChain plain(model.chain, options_for(model, 1));
-    plain.train_step({model.input}, {model.target}, loss_of(model));
     for (const double max_norm : {0.01, 1e9}) {
+      at::set_num_threads(1);
+      PlainChain plain(model.chain, options_for(model, 1));
+      plain.train_step({model.input}, {model.target}, loss_of(model));
       Pipeline pipeline(model.chain, options_for(model, 3));
       pipeline->train_step(model.input, model.target, model.loss);
-      const double norm = torch::nn::utils::clip_grad_norm_(plain.model().parameters(), 1e9);
+      at::set_num_threads(num_threads);
+      const double norm = torch::nn::utils::clip_grad_norm_(plain.model().parameters(), max_norm);
       EXPECT_EQ(clip_grad_norm_(pipeline, max_norm), norm);
-      PlainChain clipped(model.chain, options_for(model, 1));
-      clipped.train_step({model.input}, {model.target}, loss_of(model));
-      torch::nn::utils::clip_grad_norm_(clipped.model().parameters(), max_norm);
       for (std::size_t index = 0; index < pipeline->parameters().size(); ++index) {
-        EXPECT_TRUE(same_bits(pipeline->parameters()[index].grad(), clipped.model().parameters()[index].grad()));
+        EXPECT_TRUE(same_bits(pipeline->parameters()[index].grad(), plain.model().parameters()[index].grad()));
       }
     }
   }
   at::set_num_threads(1);
+}
+
+// What train_step of the optimizers leaves, for every schedule: the bits of a step and an update one after the other.
+class UpdatesInTheStepTest : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(UpdatesInTheStepTest, TrainAsUpdatesBehindIt) {
+  at::set_num_threads(1);
+  const TestModel model = make_model(GetParam());
+  const Trained plain = train_plainly(model, 13);
+  for (const std::string schedule : {"gpipe", "1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v"}) {
+    for (const int workers : {1, 2, 4}) {
+      for (const Recompute recompute : {Recompute::kAlways, Recompute::kNever}) {
+        SCOPED_TRACE(testing::Message() << schedule << ", " << workers << " workers, recompute " << name(recompute));
+        const int num_stages = find_schedule(schedule).default_chunks * workers;
+        Pipeline pipeline(model.chain, PipelineOptions(workers)
+                                           .num_micro_batches(kNumMicroBatches)
+                                           .schedule(schedule)
+                                           .recompute(recompute)
+                                           .seed(kSeed)
+                                           .balance(even_balance(model.chain.size(), num_stages)));
+        StageOptimizers<torch::optim::Adam> optimizer(pipeline, adam_options());
+        Trained trained;
+        for (int step = 0; step < kNumSteps; ++step) {
+          optimizer.zero_grad();
+          const StepResult result = optimizer.train_step(model.input.narrow(0, 0, 13).clone(),
+                                                         model.target.narrow(0, 0, 13), model.loss);
+          trained.tensors["loss" + std::to_string(step)] = result.loss;
+          int num_updates = 0;
+          for (const WorkerTimeline& worker : result.timeline.workers) {
+            for (const Span& span : worker.spans) num_updates += span.action.kind == ActionKind::kUpdate ? 1 : 0;
+          }
+          EXPECT_EQ(num_updates, num_stages);
+        }
+        add_state(*pipeline, trained);
+        expect_same_bits(trained, plain);
+        ASSERT_FALSE(HasFailure());
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, UpdatesInTheStepTest, ::testing::Values("mlp", "padded"),
+                         [](const auto& test) { return test.param; });
+
+TEST(StageOptimizersTest, UpdateAtTheEndOfAStepThatMayBeTakenBack) {
+  at::set_num_threads(1);
+  const TestModel model = make_model("mlp");
+  Pipeline pipeline(model.chain, options_for(model, 2).check_loss(true));
+  StageOptimizers<torch::optim::SGD> optimizer(pipeline, SGDOptions(0.1));
+  const StepResult result = optimizer.train_step(model.input, model.target, model.loss);
+  for (const WorkerTimeline& worker : result.timeline.workers) {
+    for (const Span& span : worker.spans) EXPECT_NE(span.action.kind, ActionKind::kUpdate);
+  }
+  Tensors before;
+  for (const at::Tensor& parameter : pipeline->parameters()) before.push_back(parameter.detach().clone());
+  optimizer.zero_grad();
+  EXPECT_THROW(optimizer.train_step(model.input * std::numeric_limits<float>::quiet_NaN(), model.target, model.loss),
+               NonFiniteLossError);
+  Tensors after;
+  for (const at::Tensor& parameter : pipeline->parameters()) after.push_back(parameter.detach());
+  EXPECT_TRUE(same_bits(after, before));
+  optimizer.train_step(model.input, model.target, model.loss);
+  EXPECT_FALSE(same_bits(pipeline->parameters().front().detach(), before.front()));
+}
+
+TEST(StageOptimizersTest, UpdateWhereACustomScheduleSaysSo) {
+  at::set_num_threads(1);
+  const TestModel model = make_model("mlp");
+  const Schedule schedule = parse_schedule("F0 F1 B0 B1 U\nF0 B0 F1 B1 U\n");
+  Pipeline pipeline(model.chain, PipelineOptions(2).custom_schedule(schedule).seed(kSeed).balance(
+                                     even_balance(model.chain.size(), 2)));
+  Pipeline other(model.chain, options_for(model, 2).num_micro_batches(2));
+  StageOptimizers<torch::optim::SGD> optimizer(pipeline, SGDOptions(0.1));
+  StageOptimizers<torch::optim::SGD> of_other(other, SGDOptions(0.1));
+  optimizer.train_step(model.input, model.target, model.loss);  // an update in each
+  other->train_step(model.input, model.target, model.loss);
+  of_other.step();
+  expect_same_bits(*pipeline, *other);
+  pipeline->train_step(model.input, model.target, model.loss);  // without an optimizer there is none
+  other->train_step(model.input, model.target, model.loss);
+  expect_same_bits(*pipeline, *other);
+}
+
+TEST(StageOptimizersTest, AreRefusedWhileThePipelineIsAtWork) {
+  at::set_num_threads(1);
+  const TestModel model = make_model("mlp");
+  Pipeline pipeline(model.chain, options_for(model, 2));
+  StageOptimizers<torch::optim::SGD> optimizer(pipeline, SGDOptions(0.1).momentum(0.9));
+  optimizer.train_step(model.input, model.target, model.loss);
+  EXPECT_THROW(optimizer.train_step(model.input, model.target,
+                                    [&](const at::Tensor& output, const at::Tensor& target) {
+                                      optimizer.train_step(model.input, model.target, model.loss);
+                                      return cross_entropy(output, target);
+                                    }),
+               ActionError);
+  for (const auto& item : optimizer.state()) EXPECT_NE(item.second, nullptr);
+  EXPECT_NO_THROW(optimizer.train_step(model.input, model.target, model.loss));
 }
 
 }  // namespace

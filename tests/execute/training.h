@@ -54,7 +54,8 @@ inline Trained train_plainly(const TestModel& model, std::int64_t num_samples, i
   return trained;
 }
 
-// `balance` gets the layers per stage.
+// The update comes behind every other step, and in the others as soon as a stage has its gradients. `balance` gets the
+// layers per stage.
 inline Trained train_pipelined(const TestModel& model, std::int64_t num_samples, PipelineOptions options,
                                std::vector<int>* balance = nullptr) {
   Pipeline pipeline(model.chain, options.seed(kSeed));
@@ -62,9 +63,12 @@ inline Trained train_pipelined(const TestModel& model, std::int64_t num_samples,
   Trained trained;
   for (int step = 0; step < kNumSteps; ++step) {
     optimizer.zero_grad();
-    const StepResult result = pipeline->train_step(model.input.narrow(0, 0, num_samples).clone(),
-                                                   model.target.narrow(0, 0, num_samples), model.loss);
-    optimizer.step();
+    const at::Tensor input = model.input.narrow(0, 0, num_samples).clone();
+    const at::Tensor target = model.target.narrow(0, 0, num_samples);
+    const bool is_updated_behind = step % 2 == 0;
+    const StepResult result = is_updated_behind ? pipeline->train_step(input, target, model.loss)
+                                                : optimizer.train_step(input, target, model.loss);
+    if (is_updated_behind) optimizer.step();
     trained.tensors["loss" + std::to_string(step)] = result.loss;
   }
   add_state(*pipeline, trained);

@@ -64,12 +64,18 @@ class StandIn {
     tied_from_.push_back(source);
   }
   void settle() { ++num_settled_; }
+  void update() {
+    ASSERT_EQ(num_settled_, num_updated_ + 1);
+    ++num_updated_;
+    work({ActionKind::kUpdate, stage_, 0});
+  }
 
   std::string where() const { return "a stand-in"; }
   std::string failed_at() const { return where(); }
 
   const std::vector<int>& tied_from() const { return tied_from_; }
   int num_settled() const { return num_settled_; }
+  int num_updated() const { return num_updated_; }
 
  private:
   void work(const Action& action) {
@@ -101,6 +107,7 @@ class StandIn {
   std::vector<Action> log_;
   std::vector<int> tied_from_;
   int num_settled_ = 0;
+  int num_updated_ = 0;
 };
 
 struct Harness {
@@ -202,6 +209,19 @@ TEST(Executor, CarriesTiedGradientsToTheirOwnerOnceAStepAndSettlesEveryStageOnce
 
   harness.executor->run(harness.workers, Phase::kForward);
   for (const auto& stage : harness.stages) EXPECT_EQ(stage->num_settled(), 1);
+}
+
+TEST(Executor, UpdatesEveryStageOnceBehindItsTiedGradients) {
+  Routes routes;
+  routes.ties = {{0, 7}, {0, 2}, {5, 6}};
+  Harness harness(with_updates(schedules::zb_v(4, 6)), routes);
+  const Timeline timeline = harness.executor->run(harness.workers);
+  EXPECT_THAT(harness.stages[0]->tied_from(), ::testing::UnorderedElementsAre(2, 7));
+  EXPECT_THAT(harness.stages[5]->tied_from(), ::testing::ElementsAre(6));
+  for (const auto& stage : harness.stages) EXPECT_EQ(stage->num_updated(), 1);
+  for (const WorkerTimeline& worker : timeline.workers) {
+    EXPECT_EQ(worker.spans.back().action.kind, ActionKind::kUpdate);
+  }
 }
 
 TEST(Executor, TheWatchdogNamesTheFlowEachWorkerWaitsFor) {

@@ -198,7 +198,7 @@ TEST(Svg, KindsDifferInColour) {
   const std::string split = to_svg(zero_bubble_timeline(2, 3, {1, 1}));
   std::set<std::string> colours;
   for (const char* kind : {"forward,", "recompute,", "backward,"}) colours.merge(fills(recomputed, kind));
-  for (const char* kind : {"input gradient,", "weight gradient,", "optimizer step:"}) colours.merge(fills(split, kind));
+  for (const char* kind : {"input gradient,", "weight gradient,", "update:"}) colours.merge(fills(split, kind));
   EXPECT_EQ(colours.size(), 6u);
 }
 
@@ -224,8 +224,8 @@ TEST(Svg, OutlinesTheCriticalPathAndNothingElse) {
 }
 
 TEST(Svg, ShowsTheOptimizerStep) {
-  EXPECT_EQ(count(to_svg(one_f_one_b_timeline(3, 2, {1, 0.5})), "<title>optimizer step: "), 3u);
-  EXPECT_THAT(to_svg(one_f_one_b_timeline(3, 2)), Not(HasSubstr("optimizer step")));
+  EXPECT_EQ(count(to_svg(one_f_one_b_timeline(3, 2, {1, 0.5})), "<title>update: "), 3u);
+  EXPECT_THAT(to_svg(one_f_one_b_timeline(3, 2)), Not(HasSubstr("update")));
 }
 
 TEST(Svg, KeepsEverythingInsideThePicture) {

@@ -65,7 +65,7 @@ class Inputs {
           text.insert(position, text.substr(pick(text.size() + 1), pick(16)));
           break;
         default:
-          if (position < text.size()) text[position] = "FRBIW0123456789, \n"[pick(18)];
+          if (position < text.size()) text[position] = "FRBIWU0123456789, \n"[pick(19)];
       }
     }
     return text;

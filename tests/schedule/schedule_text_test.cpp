@@ -40,6 +40,26 @@ TEST(ScheduleText, WritesTheStageWhenAWorkerHasSeveral) {
             "1F0 3F0 3B0 1B0\n");
 }
 
+TEST(ScheduleText, WritesAnUpdateWithoutAMicroBatch) {
+  EXPECT_EQ(to_text(with_updates(schedules::one_f_one_b(2, 2))),
+            "F0 F1 B0 B1 U\n"
+            "F0 B0 F1 B1 U\n");
+  EXPECT_EQ(to_csv(with_updates(schedules::zb_v(1, 1))), "0F0,1F0,1I0,0I0,1W0,0W0,1U,0U\n");
+  EXPECT_THAT(message_of([] { parse_text("F0 B0 U0\n"); }), HasSubstr("\"U0\" is not an action"));
+}
+
+TEST(ScheduleText, AddsAnUpdateOfEachStageBehindTheWorkOfAllOrNone) {
+  test::for_each_schedule(3, 5, 3, [&](const Schedule& made, const std::string& description) {
+    const Schedule updated = with_updates(made);
+    EXPECT_EQ(without_updates(updated), made) << description;
+    EXPECT_EQ(with_updates(updated), updated) << description;
+    EXPECT_EQ(updated.has_updates(), made.has_backward()) << description;
+    if (!made.has_backward()) return;
+    EXPECT_EQ(updated.num_actions(), made.num_actions() + made.num_stages) << description;
+    EXPECT_NO_THROW(validate(updated)) << description;
+  });
+}
+
 TEST(ScheduleText, WritesPyTorchsCells) {
   EXPECT_EQ(to_csv(schedules::gpipe(2, 2)),
             "0F0,0F1,0B0,0B1\n"
@@ -49,11 +69,12 @@ TEST(ScheduleText, WritesPyTorchsCells) {
 TEST(ScheduleText, EveryScheduleSurvivesTheRoundTrip) {
   for (const Recompute mode : {Recompute::kNever, Recompute::kAlways}) {
     test::for_each_schedule(3, 5, 3, [&](const Schedule& made, const std::string& description) {
-      const Schedule schedule = with_recompute(made, mode);
-      EXPECT_EQ(parse_text(to_text(schedule)), schedule) << description;
-      EXPECT_EQ(parse_csv(to_csv(schedule)), schedule) << description;
-      EXPECT_EQ(parse_schedule(to_text(schedule)), schedule) << description;
-      EXPECT_EQ(parse_schedule(to_csv(schedule)), schedule) << description;
+      for (const Schedule& schedule : {with_recompute(made, mode), with_updates(with_recompute(made, mode))}) {
+        EXPECT_EQ(parse_text(to_text(schedule)), schedule) << description;
+        EXPECT_EQ(parse_csv(to_csv(schedule)), schedule) << description;
+        EXPECT_EQ(parse_schedule(to_text(schedule)), schedule) << description;
+        EXPECT_EQ(parse_schedule(to_csv(schedule)), schedule) << description;
+      }
     });
   }
 }

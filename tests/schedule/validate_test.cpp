@@ -69,6 +69,29 @@ TEST(Validate, RefusesActionsOfOneMicroBatchInTheWrongOrder) {
   }
 }
 
+TEST(Validate, RefusesUpdatesThatAreNotTheLastOfTheirStageOrNotThoseOfAll) {
+  EXPECT_NO_THROW(validate(parse_schedule("F0 F1 B0 B1 U\nF0 B0 F1 B1 U\n")));
+  EXPECT_THAT(refusal("F0 F1 B0 U B1\nF0 B0 F1 B1 U\n").what(), HasSubstr("0B1 comes after the update of its stage, 0U"));
+  EXPECT_THAT(refusal("F0 B0 U U\n").what(), HasSubstr("0U comes after the update of its stage"));
+  const ScheduleError error = refusal("F0 B0\nF0 B0 U\n");
+  EXPECT_EQ(error.rule(), Rule::kCompleteness);
+  EXPECT_THAT(error.what(), HasSubstr("0U is missing on worker 0: other stages are updated"));
+  EXPECT_THAT(refusal("F0 U\n").what(), HasSubstr("0B0 is missing on worker 0"));
+}
+
+// Stage 0 owns a weight that stage 3, on its own worker, uses, too: an update in front of stage 3's last backward would
+// wait for what comes behind it.
+TEST(Validate, AnUpdateWaitsForTheGradientsOfTheWeightsThatItsStageOwns) {
+  ValidateOptions options;
+  options.routes.ties = {{1, 0}};
+  const std::string rest = "1F0 2F0 2B0 1B0 ";
+  EXPECT_NO_THROW(validate(parse_schedule("0F0 3F0 3B0 0B0 0U 3U\n" + rest + "1U 2U\n"), options));
+  options.routes.ties = {{3, 0}};
+  EXPECT_NO_THROW(validate(parse_schedule("0F0 3F0 3B0 0B0 3U 0U\n" + rest + "1U 2U\n"), options));
+  EXPECT_THAT(refusal("0F0 3F0 3B0 3U 0B0 0U\n" + rest + "1U 2U\n", options).what(),
+              HasSubstr("3U waits for tie 0 -> 3"));
+}
+
 TEST(Validate, RefusesAStageOnTwoWorkers) {
   const ScheduleError error = refusal("0F0 0B0 1F0\n1B0\n");
   EXPECT_EQ(error.rule(), Rule::kPlacement);

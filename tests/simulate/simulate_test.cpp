@@ -158,6 +158,28 @@ TEST(Simulate, RecomputeRunsWhileTheGradientIsOnItsWay) {
   EXPECT_DOUBLE_EQ(timeline.breakdown.recompute_seconds, 4 * 8);
 }
 
+// With a stage a worker, an update of the schedule takes its time where the worker would take it anyway. With several it
+// may come earlier: a stage that is done is updated while its worker waits.
+TEST(Simulate, UpdatesTakeTheirTimeInTheSchedule) {
+  Costs costs = uniform_costs(schedules::one_f_one_b(3, 4));
+  costs.stages[1].update_seconds = 2.5;
+  const Timeline implied = simulate(schedules::one_f_one_b(3, 4), costs);
+  const Timeline written = simulate(with_updates(schedules::one_f_one_b(3, 4)), costs);
+  EXPECT_EQ(written.makespan_seconds, implied.makespan_seconds);
+  EXPECT_EQ(written.bubble_fraction, implied.bubble_fraction);
+  EXPECT_EQ(written.breakdown.weight_update_seconds, implied.breakdown.weight_update_seconds);
+  EXPECT_EQ(written.breakdown.useful_seconds, implied.breakdown.useful_seconds);
+  EXPECT_EQ(written.breakdown.weight_update_seconds, 2.5);
+  const Span& update = written.workers[1].spans.back();
+  EXPECT_EQ(update.action, (Action{ActionKind::kUpdate, 1, 0}));
+  EXPECT_EQ(update.end_seconds - update.start_seconds, 2.5);
+
+  const Schedule early = parse_schedule("0F0 3F0 3B0 3U 0B0 0U\n1F0 2F0 2B0 1B0 1U 2U\n");
+  costs = uniform_costs(early);
+  costs.stages[3].update_seconds = 1;
+  EXPECT_EQ(simulate(early, costs).makespan_seconds + 1, simulate(without_updates(early), costs).makespan_seconds);
+}
+
 TEST(Simulate, EveryActionRunsOnceInProgramOrderWithoutOverlap) {
   std::mt19937 random(7);
   test::for_each_schedule(4, 6, 2, [&](const Schedule& schedule, const std::string& description) {

@@ -198,7 +198,7 @@ MiniBatch Engine::make_batch(StepCall call, const Tensors& inputs, const Tensors
       }
     }
     if (!runs_first()) return;
-    StepKind kind{static_cast<int>(batch.micro_batches.size()), StepMode::kTogether, own.training};
+    StepKind kind{static_cast<int>(batch.micro_batches.size()), whole_step(), own.training};
     if (targets == nullptr) kind.mode = own.needs_grad ? StepMode::kApart : StepMode::kForwardOnly;
     if (!runner_->is_prepared(kind)) runner_->make_schedule(kind, cut_);  // throws if there is none
   });
@@ -217,6 +217,11 @@ MiniBatch Engine::make_batch(StepCall call, const Tensors& inputs, const Tensors
   batch.needs_grad = agreed.needs_grad;
   batch.idle = agreed.idle;
   return batch;
+}
+
+StepMode Engine::whole_step() const {
+  const bool is_final = !options_.check_loss() && group_->world().num_replicas == 1;
+  return update_ && is_final ? StepMode::kUpdating : StepMode::kTogether;
 }
 
 Runner::Lease Engine::lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss,

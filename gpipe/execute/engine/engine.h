@@ -4,8 +4,10 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/execute/cut/cut.h"
@@ -71,6 +73,14 @@ class Engine {
   // skips.
   Runner::Lease lease(const StepKind& kind, const MiniBatch& batch, const StageLoss& loss, const CallerState& caller);
 
+  // The optimizer step of a stage, on the stage's worker, at the end of each whole step; empty: there is none.
+  using Update = std::function<void(int stage)>;
+  const Update& update() const { return update_; }
+  void set_update(Update update) { update_ = std::move(update); }
+  // Of a whole step. Stages are updated in it, unless the step may have to be taken back, or the replicas add up the
+  // gradients behind it: then all are updated at its end.
+  StepMode whole_step() const;
+
   // Steps in training so far.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
@@ -99,6 +109,7 @@ class Engine {
   std::unique_ptr<Runner> runner_;
   std::int64_t step_ = 0;
   Timeline last_timeline_;
+  Update update_;
   bool has_left_ = false;
 };
 

@@ -35,6 +35,12 @@ Schedule Runner::make_schedule(const StepKind& kind, const Cut& cut) const {
   if (kind.mode == StepMode::kForwardOnly) {
     return forwards_of(schedule_for(options_, cut, options_.num_micro_batches()), kind.num_micro_batches);
   }
+  Schedule schedule = recomputed_schedule(kind, cut);
+  if (kind.mode != StepMode::kUpdating) return without_updates(std::move(schedule));
+  return schedule.has_updates() ? schedule : with_updates(std::move(schedule));
+}
+
+Schedule Runner::recomputed_schedule(const StepKind& kind, const Cut& cut) const {
   Schedule schedule = schedule_for(options_, cut, kind.num_micro_batches);
   if (!schedule.has_backward()) {
     throw InvalidArgument(fmt::format("{} has no backward; call forward without gradient instead", describe(schedule)));

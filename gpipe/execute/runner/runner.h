@@ -18,6 +18,7 @@ namespace gpipe::detail {
 enum class StepMode {
   kForwardOnly,
   kTogether,  // forwards and backwards in the schedule's order
+  kUpdating,  // the same, and the updates of the stages
   kApart,     // all forwards; the backwards when the caller comes back with gradients
 };
 
@@ -68,6 +69,9 @@ class Runner {
   std::vector<int> idle() const;
 
  private:
+  // The forwards, backwards and recomputes of such a step.
+  Schedule recomputed_schedule(const StepKind& kind, const Cut& cut) const;
+
   const PipelineOptions& options_;
   Workers workers_;
   std::map<StepKind, Pool> pools_;

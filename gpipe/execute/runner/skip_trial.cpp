@@ -137,6 +137,7 @@ class TrialStage {
   void give_tied(std::vector<Packet>& /*outputs*/) {}
   void take_tied(int /*source*/, const Packet& /*input*/) {}
   void settle() {}
+  void update() {}
 
   std::string where() const {
     const ChainLayer* layer = at_work_;

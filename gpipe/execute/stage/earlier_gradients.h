@@ -30,6 +30,7 @@ class EarlierGradients {
   // Moves the gradients of the layers' parameters aside. REQUIRES: none are.
   void set_aside(const std::vector<ChainLayer>& layers);
 
+  bool are_aside() const { return !items_.empty(); }
   // Those that are aside and stay so until the gradients of the step are added to them.
   std::int64_t bytes() const;
   // Those that are given back when that is done.

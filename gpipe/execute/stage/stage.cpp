@@ -313,4 +313,10 @@ void Stage::settle() {
   }
 }
 
+void Stage::update() {
+  if (!settings_->update || earlier_gradients_.are_aside()) return;
+  const AtHome home(parts_);
+  settings_->update(parts_.index);
+}
+
 }  // namespace gpipe::detail

@@ -44,6 +44,8 @@ class Stage {
   void give_tied(std::vector<Packet>& outputs);
   void take_tied(int source, Packet input);
   void settle();
+  // Leaves the weights alone if the loss of the step has weights: then the gradients are not complete before its end.
+  void update();
 
   int index() const { return parts_.index; }
   // See StageLayers.

@@ -31,6 +31,8 @@ struct StepSettings {
   // action that adds to its gradients.
   std::function<void(int stage)> on_first_backward;
   std::function<void(int stage)> on_last_backward;
+  // The optimizer step of a stage; empty: none in this step.
+  std::function<void(int stage)> update;
 };
 
 }  // namespace gpipe::detail

@@ -41,6 +41,7 @@ Step::Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss)
   GradientSum& sum = engine.group().gradient_sum();
   settings_.on_first_backward = [&sum](int stage) { sum.begin_first_backward(stage); };
   settings_.on_last_backward = [&sum](int stage) { sum.begin_last_backward(stage); };
+  if (mode == StepMode::kUpdating) settings_.update = engine.update();
   for (const at::Tensor& parameter : loss.is_checked ? engine.model().face().parameters() : Tensors()) {
     gradients_before_.emplace_back(parameter, parameter.grad().defined() ? parameter.grad().clone() : at::Tensor());
   }

@@ -16,6 +16,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/group/loss_parts.h"
 #include "gpipe/execute/step/calls.h"
+#include "gpipe/execute/step/stage_work.h"
 #include "gpipe/execute/step/step.h"
 
 namespace gpipe::detail {
@@ -186,7 +187,7 @@ void backward_into(const Tensors& inputs, const Tensors& input_grads, std::optio
 StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targets, const UserLoss& loss) {
   const at::AutoGradMode grad_mode(true);
   std::optional<CallLock::Scope> lock(std::in_place, engine.calls(), "train_step");
-  StepCall call = engine.make_call("train_step");
+  StepCall call = engine.make_call(engine.update() ? "train_step of the optimizers" : "train_step");
   call.needs_grad = true;
   std::vector<MicroBatch> target_batches;
   MiniBatch batch = engine.make_batch(std::move(call), inputs, &targets, &target_batches);
@@ -199,7 +200,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
-  Step step(engine, std::move(batch), StepMode::kTogether, std::move(stage_loss));
+  Step step(engine, std::move(batch), engine.whole_step(), std::move(stage_loss));
   StepResult result;
   try {
     result.timeline = step.run(Phase::kAll);
@@ -215,6 +216,8 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
     throw NonFiniteLossError(non_finite);
   }
   if (result.weight) step.divide_gradients(*result.weight);
+  const bool is_updated = engine.whole_step() == StepMode::kUpdating && !result.weight;
+  if (engine.update() && !is_updated) run_on_stages(engine, engine.update());
   for (std::size_t stage = 0; stage < result.memory.size(); ++stage) {
     const int worker = step.schedule().worker_of_stage[stage];
     result.timeline.workers[worker].peak_bytes += result.memory[stage].peak_bytes;
