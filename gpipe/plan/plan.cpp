@@ -16,7 +16,6 @@
 namespace gpipe {
 namespace {
 
-using detail::long_schedule_of;
 using detail::LongSchedule;
 using detail::make_long_schedule;
 using detail::options_for_schedule;
