@@ -83,9 +83,9 @@ struct Partition {
 // what is deferred, so that a stage with more layers never seems to hold less. If no layer has deferred_bytes, D = A +
 // kept, and an input or weight gradient works as a backward.
 //
-// A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
-// forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver
-// are not counted. Bytes end at 2^63-1.
+// A forward counts with its whole input, and so does a recompute, although its later layers may run when the input is
+// gone; a backward holds `kept`, less than that. A forward that will be recomputed needs Wf too: its graph is dropped
+// at its end. Messages that wait for their receiver are not counted. Bytes end at 2^63-1.
 
 // A stage of layers [begin, end), at least one, takes
 //   seconds = (forward + backward [+ forward again]) / speed

@@ -173,6 +173,36 @@ TEST(StageMemory, WithRecomputeAStageKeepsOnlyItsInputs) {
   EXPECT_GT(kept[1].peak_bytes, 3 * sixteen[1].peak_bytes);
 }
 
+// Needs nothing of its input for its backward.
+struct SumOfRowsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x.sum(/*dim=*/1, /*keepdim=*/true); }
+};
+TORCH_MODULE(SumOfRows);
+
+// Needs room while it runs.
+struct RoomyImpl : torch::nn::Module {
+  explicit RoomyImpl(std::int64_t num_floats) : num_floats_(num_floats) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor room = torch::empty({num_floats_});
+    return x * 2;
+  }
+  std::int64_t num_floats_;
+};
+TORCH_MODULE(Roomy);
+
+TEST(StageMemory, AStageLetsGoOfItsInputWhenNoLayerNeedsItAnyMore) {
+  constexpr std::int64_t kRows = 4;
+  constexpr std::int64_t kWidth = 1 << 16;
+  constexpr std::int64_t kInputBytes = kRows * kWidth * 4;
+  LayerChain chain;
+  chain.add<Linear>("wide", 1, kWidth).add<SumOfRows>("sum").add<Roomy>("roomy", kRows * kWidth);
+  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(1).balance({1, 2}).measure_memory(true));
+  const at::Tensor input = torch::randn({kRows, 1});
+  const StepResult step = pipeline->train_step(input, input, torch::nn::MSELoss());
+  EXPECT_GE(step.memory[1].peak_bytes, kInputBytes);
+  EXPECT_LT(step.memory[1].peak_bytes, kInputBytes * 3 / 2);
+}
+
 // Makes two stages work at the same time, on any machine: the second one's forward of a micro-batch ends only when the
 // first one's of the next has begun, and the other way round; and so do the backwards.
 //
