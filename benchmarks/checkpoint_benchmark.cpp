@@ -5,10 +5,10 @@
 //
 // Not on Google Benchmark: each figure is a ratio of programs that must run in turns.
 //   save    save_checkpoint against one file of as many bytes: write() and fsync()
-//   load    load_checkpoint into a fresh optimizer, as a resume does, with its hashes, against read() of as many bytes; the
-//           page cache is dropped before both
-//   train   20 steps while what CheckpointWriter::save took is written, against 20 steps without; what save() itself took, the
-//           copy, is shown apart
+//   load    load_checkpoint into a fresh optimizer, as a resume does, with its hashes, against read() of as many bytes;
+//           the page cache is dropped before both
+//   train   20 steps while what CheckpointWriter::save took is written, against 20 steps without; what save() itself
+//           took, the copy, is shown apart
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <torch/torch.h>

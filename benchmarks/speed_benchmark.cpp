@@ -11,8 +11,8 @@
 //
 // Where the speed-up stays below the bound, three factors say why; ratio = schedule x work x outside:
 //   schedule   (1 - bubble) against the bubble of equal stages: unequal stages, late hand-offs
-//   work       busy seconds of all stages against the plain step's: memory bandwidth, page faults, cores taken by others.
-//              CPU compares processor seconds instead, which leaves out the cores taken by others
+//   work       busy seconds of all stages against the plain step's: memory bandwidth, page faults, cores taken by
+//              others. CPU compares processor seconds instead, which leaves out the cores taken by others
 //   outside    from the first action's start to the last one's end, against the whole call
 // `machine` is the speed-up against that of two plain loops: above 1 - bubble nothing is left to gain but by the
 // machine. `core 1` and `core K` are the shares of a core that a busy thread got, in the plain and in the pipelined

@@ -35,8 +35,8 @@ class Vocabulary {
 
   // Trains a unigram model on what `next_sentence` gives, until it returns false. A function of the sentences and the
   // options: it uses one thread. Sentences without text are passed over. One training at a time.
-  // Throws DataError if there is no text; InvalidArgument on options outside their domain, and if the text does not give
-  // so many ids, with the number that it does.
+  // Throws DataError if there is no text; throws InvalidArgument on options outside their domain, and, with the number
+  // of ids that the text gives, if it does not give so many.
   static Vocabulary train(const std::function<bool(std::string&)>& next_sentence, const VocabularyOptions& options);
   static Vocabulary train(const std::vector<std::string>& sentences, const VocabularyOptions& options);
 

@@ -8,7 +8,6 @@
 #include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
 #include "gpipe/plan/rematerialize.h"
-#include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/report/compare.h"
 #include "gpipe/report/gantt.h"

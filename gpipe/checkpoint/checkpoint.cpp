@@ -15,13 +15,17 @@
 #include "gpipe/checkpoint/parallel.h"
 #include "gpipe/checkpoint/weights.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/transport/wire_record.h"
 
 namespace gpipe {
 namespace {
 
+using detail::begin_checkpoint;
+using detail::discard_checkpoint;
 using detail::FileLock;
+using detail::is_added;
 
 using Clock = std::chrono::steady_clock;
 

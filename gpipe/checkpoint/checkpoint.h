@@ -28,7 +28,7 @@ struct TrainingState {
 
   // These are load_checkpoint's; save_checkpoint does not look at them.
   std::vector<double> learning_rates;  // of the optimizer's groups, when it was saved
-  // Of what may go on otherwise than the training that was saved would have; a line each.
+  // What may go on otherwise than the training that was saved would have; a line each.
   std::vector<std::string> warnings;
 };
 
@@ -103,10 +103,10 @@ struct CheckpointSnapshot {
   int num_stages = 1;              // of all
   std::map<std::string, std::string> metadata;
 };
-// Of this rank.
+// Makes that of this rank.
 CheckpointSnapshot snapshot_of(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                const TrainingState& state);
-// REQUIRES: it holds all stages.
+// Writes a snapshot as save_checkpoint does. REQUIRES: it holds all stages.
 SavedCheckpoint write_snapshot(const std::string& folder, const CheckpointSnapshot& snapshot,
                                const SaveOptions& options);
 

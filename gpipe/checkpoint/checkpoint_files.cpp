@@ -8,6 +8,8 @@
 
 #include "gpipe/checkpoint/hashed_file.h"
 #include "gpipe/checkpoint/parallel.h"
+#include "gpipe/checkpoint/written_file.h"
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"

@@ -10,6 +10,7 @@
 
 #include "gpipe/checkpoint/checkpoint_files.h"
 #include "gpipe/checkpoint_files/checkpoint_lock.h"
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/group/step_call.h"
 #include "gpipe/os/input_file.h"

@@ -25,8 +25,8 @@ class PendingSave;
 class CheckpointWriter {
  public:
   explicit CheckpointWriter(std::string folder, const SaveOptions& options = {});
-  // Waits until the last one is written. An error of it is lost: call wait() to see it. While an exception is on its
-  // way, the other ranks may be gone: then the last one is given up if it needs them.
+  // Waits until the last checkpoint is written. Its error is lost: call wait() to see it. While an exception is on its
+  // way, the other ranks may be gone: then the last checkpoint is given up if it needs them.
   ~CheckpointWriter();
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
@@ -40,25 +40,25 @@ class CheckpointWriter {
   // what went wrong with the save before; then this one is not begun, and the next may be tried. See save_checkpoint.
   double save(const Pipeline& pipeline, torch::optim::Optimizer& optimizer, const TrainingState& state);
 
-  // Until the last one is written, and throws if that went wrong. What was saved last, with the pause of its save;
-  // nothing if nothing was saved since the last call.
+  // Waits until the last checkpoint is written; throws what went wrong with it. Returns what was saved last, with the
+  // pause of its save; nothing if nothing was saved since the last call.
   std::optional<SavedCheckpoint> wait();
 
   // Whether everything is written. Over processes, puts the checkpoint in place if all ranks have written their part.
   // Cheap: for every step. Throws what went wrong.
   bool poll();
 
-  // Of the copies that are kept.
+  // The bytes of the copies that are kept.
   std::int64_t copy_bytes() const;
 
  private:
-  // Of the last save, if it is on its way: waits for its end, and keeps what it has saved. Throws what went wrong.
+  // Waits for the end of the last save, if that is on its way, and keeps what it has saved. Throws what went wrong.
   void finish();
   CheckpointSnapshot copied_snapshot(const Pipeline& pipeline, torch::optim::Optimizer& optimizer,
                                      const TrainingState& state);
   void remove_unused_folder();
 
-  // Of the folder, on the rank that puts checkpoints in place; the last to go.
+  // The lock of the folder, on the rank that puts checkpoints in place; it is the last member to go.
   std::shared_ptr<const detail::FileLock> lock_;
   const std::string folder_;
   const SaveOptions options_;

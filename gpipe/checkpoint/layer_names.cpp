@@ -1,8 +1,16 @@
 #include "gpipe/checkpoint/layer_names.h"
 
 #include <algorithm>
+#include <string_view>
+
+#include "gpipe/checkpoint/weights.h"
 
 namespace gpipe::detail {
+
+bool is_added(const std::string& name) {
+  const std::string_view prefix = kAddedPrefix;
+  return name.compare(0, prefix.size(), prefix) == 0;
+}
 
 LayerNames::LayerNames(const PipelineImpl& pipeline) : pipeline_(pipeline) {
   const std::vector<int>& layers_per_stage = pipeline.layers_per_stage();

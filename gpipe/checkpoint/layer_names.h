@@ -1,4 +1,4 @@
-// Which layer, and so which stage and which rank, a weight belongs to, by its name.
+// What the name of a weight says: which layer, and so which stage and which rank, it belongs to.
 #pragma once
 
 #include <map>
@@ -7,6 +7,9 @@
 #include "gpipe/execute/pipeline.h"
 
 namespace gpipe::detail {
+
+// Whether the name begins with kAddedPrefix.
+bool is_added(const std::string& name);
 
 // REQUIRES: the pipeline outlives it, and its stages stay as they are.
 class LayerNames {

@@ -12,6 +12,7 @@
 #include <set>
 
 #include "gpipe/checkpoint/hashed_file.h"
+#include "gpipe/checkpoint/written_file.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/input_file.h"
@@ -167,7 +168,7 @@ at::Tensor tensor_in(const std::shared_ptr<MappedFile>& file, const SafetensorsH
 
 }  // namespace
 
-WrittenFile write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content) {
+detail::WrittenFile detail::write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content) {
   ContentHash hash;
   const std::int64_t bytes = write(files, path, content, &hash);
   return {bytes, hash.finish()};

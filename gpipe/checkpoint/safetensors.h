@@ -55,12 +55,4 @@ Safetensors load_safetensors_set(const std::string& index_path);
 // The names of the files that the index in the folder speaks of, sound or not; empty if there is no sound index.
 std::vector<std::string> safetensors_set_files(const std::string& folder);
 
-struct WrittenFile {
-  std::int64_t bytes = 0;
-  std::string hash;
-};
-
-// The same as save_safetensors, in place: flushed, but not renamed. For who takes care of that.
-WrittenFile write_safetensors(FileSystem& files, const std::string& path, const Safetensors& content);
-
 }  // namespace gpipe

@@ -16,6 +16,8 @@
 namespace gpipe {
 namespace {
 
+using detail::is_added;
+
 bool starts_with(const std::string& text, const std::string& prefix) {
   return text.compare(0, prefix.size(), prefix) == 0;
 }
@@ -79,8 +81,6 @@ void refuse(const WeightsReport& report, const std::string& path) {
 }
 
 }  // namespace
-
-bool is_added(const std::string& name) { return starts_with(name, kAddedPrefix); }
 
 NamedTensors weights_of(const torch::nn::Module& module) {
   NamedTensors weights;

@@ -16,7 +16,6 @@ namespace gpipe {
 
 // Names of this kind are additions to the weights; load_weights leaves them alone.
 constexpr const char* kAddedPrefix = "gpipe.";
-bool is_added(const std::string& name);
 
 // The parameters and buffers of the module, such as a Pipeline. A weight that was tied to another is not there: it is
 // that one.

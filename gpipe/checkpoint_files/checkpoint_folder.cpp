@@ -10,6 +10,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
@@ -182,12 +183,12 @@ std::string resolve_checkpoint(const std::string& path) {
   return latest;
 }
 
-void make_checkpoint_folder(FileSystem& files, const std::string& folder) {
+void detail::make_checkpoint_folder(FileSystem& files, const std::string& folder) {
   if (folder.empty()) throw InvalidArgument("the folder of the checkpoints has no name");
   make_folder(files, without_slashes(folder));
 }
 
-std::string begin_checkpoint(FileSystem& files, const std::string& given_folder, std::int64_t step) {
+std::string detail::begin_checkpoint(FileSystem& files, const std::string& given_folder, std::int64_t step) {
   const std::string folder = without_slashes(given_folder);
   if (step < 0) throw InvalidArgument(fmt::format("step {} is below 0", step));
   make_checkpoint_folder(files, folder);
@@ -197,7 +198,7 @@ std::string begin_checkpoint(FileSystem& files, const std::string& given_folder,
   return path;
 }
 
-std::string commit_checkpoint(FileSystem& files, const std::string& temporary, const Manifest& manifest) {
+std::string detail::commit_checkpoint(FileSystem& files, const std::string& temporary, const Manifest& manifest) {
   const std::string folder = directory_of(temporary);
   OutputFile file(files, temporary + "/" + kManifestName);
   const std::string json = to_json(manifest);
@@ -213,8 +214,8 @@ std::string commit_checkpoint(FileSystem& files, const std::string& temporary, c
   return path;
 }
 
-std::vector<std::string> remove_old_checkpoints(FileSystem& files, const std::string& newest,
-                                                const Retention& retention) {
+std::vector<std::string> detail::remove_old_checkpoints(FileSystem& files, const std::string& newest,
+                                                        const Retention& retention) {
   const std::string folder = directory_of(newest);
   const Name newest_name = *parse_name(fs::path(newest).filename().string());
   std::vector<std::string> not_removed;
@@ -240,6 +241,6 @@ std::vector<std::string> remove_old_checkpoints(FileSystem& files, const std::st
   return not_removed;
 }
 
-void discard_checkpoint(FileSystem& files, const std::string& temporary) { remove_folder(files, temporary); }
+void detail::discard_checkpoint(FileSystem& files, const std::string& temporary) { remove_folder(files, temporary); }
 
 }  // namespace gpipe

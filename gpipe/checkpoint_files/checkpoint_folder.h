@@ -49,17 +49,4 @@ struct Retention {
   std::int64_t keep_every = 0;  // besides, those of steps that are a multiple of it; 0: none
 };
 
-// With the folders above it. Throws CheckpointError; throws InvalidArgument if it has no name.
-void make_checkpoint_folder(FileSystem& files, const std::string& folder);
-
-// The steps 1, 2 to 4, and 5 above. Throw CheckpointError; then the checkpoints are as before.
-std::string begin_checkpoint(FileSystem& files, const std::string& folder, std::int64_t step);
-// Returns the path.
-std::string commit_checkpoint(FileSystem& files, const std::string& temporary, const Manifest& manifest);
-// Never removes `newest`. Returns the paths of those that are to go, but cannot be removed.
-std::vector<std::string> remove_old_checkpoints(FileSystem& files, const std::string& newest,
-                                                const Retention& retention);
-// Whatever is there. Errors are ignored: for leaving nothing behind after another error.
-void discard_checkpoint(FileSystem& files, const std::string& temporary);
-
 }  // namespace gpipe

@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "gpipe/checkpoint_files/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "gpipe/os/output_file.h"
 #include "gpipe/text/printable.h"
 

@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "gpipe/checkpoint_files/manifest_seal.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
 #include "gpipe/text/crc32.h"
@@ -182,13 +183,13 @@ std::string to_json(const Manifest& manifest) {
     json["files"].push_back({{"name", file.name}, {"bytes", file.bytes}, {"xxh3", file.hash}});
   }
   try {
-    return seal_manifest(json.dump(2) + "\n");
+    return detail::seal_manifest(json.dump(2) + "\n");
   } catch (const nlohmann::json::exception&) {
     throw InvalidArgument("the texts of a checkpoint must be UTF-8");
   }
 }
 
-std::string seal_manifest(std::string_view json) {
+std::string detail::seal_manifest(std::string_view json) {
   const std::string_view body = json.substr(0, json.size() - std::min(json.size(), kManifestEnd.size()));
   return std::string(body) + seal_of(body);
 }

@@ -75,9 +75,6 @@ std::string to_json(const Manifest& manifest);
 // Throws CheckpointError for anything that to_json does not write; fields that it does not know are left alone.
 Manifest parse_manifest(std::string_view json, const std::string& path);
 
-// The text of a JSON object, as it is written here, with its checksum at the end.
-std::string seal_manifest(std::string_view json);
-
 // Of this library.
 const char* library_version();
 

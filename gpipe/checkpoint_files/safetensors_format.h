@@ -17,8 +17,8 @@ namespace gpipe::detail {
 // Note [The file]
 // ~~~~~~~~~~~~~~~
 //   8 bytes  length of the header, little-endian
-//   header   JSON: {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
-//            and spaces behind it
+//   header   JSON, and spaces behind it:
+//            {"__metadata__": {key: text}, name: {"dtype": "F32", "shape": [2, 3], "data_offsets": [begin, end]}, ...}
 //   data     the tensors' bytes, little-endian, one after the other; the offsets count from here, and leave no gaps
 //
 // Written here, the data begins at a multiple of 8, and tensors of wider elements come before those of narrower ones:

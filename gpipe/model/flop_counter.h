@@ -8,8 +8,8 @@ namespace gpipe {
 // Counts what this thread runs while it lives, forward and backward (backward passes of CPU and Meta tensors run in the
 // thread that calls them):
 //
-//   - matrix products and convolutions exactly, two per multiply-add; the gradients of a convolution by its input and by its
-//     weights count as much as itself, each
+//   - matrix products and convolutions exactly, two per multiply-add; the gradients of a convolution by its input and
+//     by its weights count as much as itself, each
 //   - everything else as one per floating-point element that it writes; views and empty tensors as nothing
 //
 // The figure is a function of shapes alone: the same on the CPU and on the Meta device. A kernel that hides products,

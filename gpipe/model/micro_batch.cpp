@@ -63,7 +63,7 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
     }
     whole.insert(static_cast<std::size_t>(index));
   }
-  std::vector<MicroBatch> micro_batches = split_rows(checked_rows(batch, whole, what), num_micro_batches);
+  std::vector<MicroBatch> micro_batches = detail::split_rows(checked_rows(batch, whole, what), num_micro_batches);
   for (MicroBatch& micro_batch : micro_batches) {
     for (std::size_t index = 0; index < batch.size(); ++index) {
       const bool keep = !batch[index].defined() || whole.count(index);
@@ -74,7 +74,7 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
   return micro_batches;
 }
 
-std::vector<MicroBatch> split_rows(std::int64_t rows, int num_micro_batches) {
+std::vector<MicroBatch> detail::split_rows(std::int64_t rows, int num_micro_batches) {
   const std::int64_t count = std::min<std::int64_t>(rows, num_micro_batches);
   std::vector<MicroBatch> micro_batches(count);
   for (std::int64_t m = 0; m < count; ++m) {

@@ -30,8 +30,12 @@ struct MicroBatch {
 std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
                                     const std::vector<int>& replicated = {}, const std::string& what = "batch");
 
+namespace detail {
+
 // The same slices of that many rows, without tensors.
 std::vector<MicroBatch> split_rows(std::int64_t rows, int num_micro_batches);
+
+}  // namespace detail
 
 // The number of rows that a batch has; -1 if it has no tensor that could be split.
 std::int64_t num_rows(const Tensors& batch, const std::vector<int>& replicated = {});

@@ -29,7 +29,7 @@ class SkipTracer : public SkipStore {
     std::vector<std::string> violations;
   };
 
-  // By layer. Goes on from a state, which may come from another process.
+  // `names` are those of the layers. Goes on from a state, which may come from another process.
   explicit SkipTracer(std::vector<std::string> names, State state = {})
       : names_(std::move(names)), uses_(std::move(state.uses)), violations_(std::move(state.violations)) {}
   State state() const { return {uses_, violations_}; }
@@ -38,7 +38,7 @@ class SkipTracer : public SkipStore {
   void put(const std::string& name, Stashed stashed) override;
   Stashed take(const std::string& name) override;
 
-  // Of the layer at work.
+  // What the layer at work has stashed.
   const Tensors& stashed_now() const { return stashed_now_; }
   // The stashed tensors leave the graph they were made in.
   void end_layer();

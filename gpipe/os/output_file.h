@@ -16,7 +16,8 @@ namespace gpipe::detail {
 enum class OutputKind {
   kNew,        // nothing is there, as far as one can see
   kPlainFile,  // may be replaced, if the user allows it
-  kStream,  // a pipe, a terminal or the like, also through a link as /dev/stdout is one: it can be written into, never replaced
+  // A pipe, a terminal or the like, also through a link as /dev/stdout is one: it can be written into, never replaced.
+  kStream,
   kRefused,  // a folder, a link to anything else, a disk, a socket
 };
 

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/given_partition.h"
 #include "gpipe/plan/intervals.h"
 #include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
@@ -158,7 +159,7 @@ Partition describe(const std::vector<int>& layers_per_stage, const IntervalSecon
     partition.stages.push_back({end - begin, seconds.seconds(stage, begin, end), bytes.bytes(live[stage], begin, end)});
     begin = end;
   }
-  add_up(partition, options.num_micro_batches);
+  detail::add_up(partition, options.num_micro_batches);
   return partition;
 }
 
@@ -419,7 +420,7 @@ class PartitionSearch {
 
 }  // namespace
 
-void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers) {
+void detail::check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers) {
   for (std::size_t stage = 0; stage < layers_per_stage.size(); ++stage) {
     require(layers_per_stage[stage] >= 1, "stage {} has {} layers; expected at least 1", stage,
             layers_per_stage[stage]);
@@ -430,7 +431,7 @@ void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_
           num_layers);
 }
 
-void add_up(Partition& partition, int num_micro_batches) {
+void detail::add_up(Partition& partition, int num_micro_batches) {
   double sum = 0;
   partition.slowest_seconds = 0;
   for (const PartitionStage& stage : partition.stages) {
@@ -440,8 +441,8 @@ void add_up(Partition& partition, int num_micro_batches) {
   partition.makespan_seconds = sum + (num_micro_batches - 1) * partition.slowest_seconds;
 }
 
-Partition partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
-                       const PartitionOptions& options) {
+Partition detail::partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
+                               const PartitionOptions& options) {
   check(profile, options);
   require(static_cast<int>(layers_per_stage.size()) == options.num_stages,
           "layers_per_stage has {} entries for {} stages; expected one per stage", layers_per_stage.size(),

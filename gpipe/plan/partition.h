@@ -83,33 +83,22 @@ struct Partition {
 // what is deferred, so that a stage with more layers never seems to hold less. If no layer has deferred_bytes, D = A +
 // kept, and an input or weight gradient works as a backward.
 //
-// A forward holds its whole input until it ends, and so does a recompute; a backward holds `kept`, less than that. A
-// forward that will be recomputed needs Wf too: its graph is dropped at its end. Messages that wait for their receiver
-// are not counted. Bytes end at 2^63-1.
+// A forward counts with its whole input, and so does a recompute, although its later layers may run when the input is
+// gone; a backward holds `kept`, less than that. A forward that will be recomputed needs Wf too: its graph is dropped
+// at its end. Messages that wait for their receiver are not counted. Bytes end at 2^63-1.
 
 // A stage of layers [begin, end), at least one, takes
 //   seconds = (forward + backward [+ forward again]) / speed
 //           + one message to the next stage of output_bytes of layer end-1, one to the previous of layer begin-1
 //           + one message for each skip stashed in it and popped behind it, and one for each the other way round
 //   bytes   = as in Note [Peak bytes]
-// where a message takes the latency of its link and its transfer. What is sent forward takes the link to the next stage,
-// what is sent back the one to the previous stage; a skip that goes further counts like that, too.
+// where a message takes the latency of its link and its transfer. What is sent forward takes the link to the next
+// stage, what is sent back the one to the previous stage; a skip that goes further counts like that, too.
 //
 // Throws InvalidArgument for options out of range (more stages than layers among them) or a profile that check_profile
 // refuses, and InfeasibleError when no partition fits the memory limits; other numbers of stages are looked at only if
 // all have the same limit. Takes O(stages · layers²) for kSlowestStage;
 // for kMakespan a few times as much, and less for each further bound on max(t) that has to be tried.
 Partition partition(const Profile& profile, const PartitionOptions& options);
-
-// What a given partition takes, by the same rules; the memory limit is not looked at. Throws InvalidArgument as
-// `partition` does, and if the layers do not add up.
-Partition partition_of(const Profile& profile, const std::vector<int>& layers_per_stage,
-                       const PartitionOptions& options);
-
-// Fills the slowest and the makespan from the stages.
-void add_up(Partition& partition, int num_micro_batches);
-
-// Throws InvalidArgument unless every stage has a layer and they add up to `num_layers`.
-void check_layers_per_stage(const std::vector<int>& layers_per_stage, std::size_t num_layers);
 
 }  // namespace gpipe

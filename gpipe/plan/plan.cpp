@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/given_partition.h"
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
@@ -16,10 +17,10 @@
 namespace gpipe {
 namespace {
 
-using detail::long_schedule_of;
 using detail::LongSchedule;
 using detail::make_long_schedule;
 using detail::options_for_schedule;
+using detail::partition_of;
 using detail::peak_live_by_stage;
 using detail::recompute_share;
 using detail::recomputed;
@@ -131,7 +132,7 @@ LongSchedule detail::long_schedule_of(const Plan& plan) {
                     plan.recompute, plan.recompute_by_stage);
 }
 
-PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule) {
+PartitionOptions detail::options_for_schedule(PartitionOptions options, const Schedule& schedule) {
   LongSchedule long_schedule;
   long_schedule.written = schedule;
   long_schedule.num_micro_batches = schedule.num_micro_batches;
@@ -182,7 +183,8 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
   }
 }
 
-Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage) {
+Plan detail::plan_with_layers(const Profile& profile, const PlanOptions& options,
+                              const std::vector<int>& layers_per_stage) {
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
   const LongSchedule schedule = schedule_for(options, options.num_stages);
@@ -191,8 +193,8 @@ Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const 
                    partition_of(as_run(profile, schedule.written), layers_per_stage, for_partition));
 }
 
-Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
-                     const std::vector<int>& layers_per_stage) {
+Plan detail::plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
+                             const std::vector<int>& layers_per_stage) {
   const int chunks = order.num_stages / order.num_workers();
   const LongSchedule schedule = written_out(order);
   const PartitionOptions for_partition = options_for_schedule(partition_options(options, schedule, chunks), schedule);

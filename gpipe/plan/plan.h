@@ -82,14 +82,6 @@ Schedule schedule_of(const Plan& plan);
 // if workers have different limits.
 Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest = true);
 
-// The same with a given partition, whatever the memory limit.
-Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage);
-
-// The same for an order of actions of any origin, with its recomputes, instead of the schedule of the options, whose
-// modes are written down as they are. REQUIRES: as many stages on every worker.
-Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
-                     const std::vector<int>& layers_per_stage);
-
 // The profile of a micro-batch when `mini_batch_samples` are split into that many: seconds, activations, working sets,
 // outputs and skips grow with the number of samples, parameters and buffers do not. Bytes are those of the largest
 // micro-batch, seconds those of the mean. An approximation: what a layer costs however small its input is counted too
@@ -103,8 +95,5 @@ Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_sta
 // The best partition for a schedule of any origin: takes from it what a plan would, and the rest (link, workers, memory
 // limit, objective, optimizer slots) from `options`. REQUIRES: rule 1 of `validate`.
 Partition partition_for(const Profile& profile, const Schedule& schedule, const PartitionOptions& options);
-
-// `options` with what a partition takes from a schedule. REQUIRES: rule 1 of `validate`.
-PartitionOptions options_for_schedule(PartitionOptions options, const Schedule& schedule);
 
 }  // namespace gpipe

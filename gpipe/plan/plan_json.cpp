@@ -10,6 +10,8 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/checked_rematerialization.h"
+#include "gpipe/plan/given_partition.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/text/json.h"
@@ -158,7 +160,7 @@ Rematerialization read_rematerialization(const JsonReader& record) {
   const int num_layers = record.count("layers", 1);
   try {
     Rematerialization runs = parse_rematerialization(text);
-    check_rematerialization(runs, num_layers);
+    detail::check_rematerialization(runs, num_layers);
     return runs;
   } catch (const ParseError& error) {  // its line and column are those of the text
     record.fail_value(field, fmt::format("runs of layers, such as 1-3{{1-2}},5-6: {}", error.what()));
@@ -190,7 +192,7 @@ class PlanReader {
     check_workers();
     read_order();
     for_each("skips", kPlanSkipForm, [this](const JsonReader& skip) { read_skip(skip); });
-    add_up(plan_.partition, plan_.num_micro_batches);
+    detail::add_up(plan_.partition, plan_.num_micro_batches);
     return std::move(plan_);
   }
 

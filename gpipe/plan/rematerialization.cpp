@@ -7,6 +7,7 @@
 #include <limits>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/checked_rematerialization.h"
 #include "gpipe/text/require.h"
 
 namespace gpipe {
@@ -193,7 +194,7 @@ bool operator==(const RematerializedRun& a, const RematerializedRun& b) {
   return a.begin == b.begin && a.end == b.end && a.nested == b.nested;
 }
 
-void check_rematerialization_costs(const std::vector<RematerializationCosts>& costs) {
+void detail::check_rematerialization_costs(const std::vector<RematerializationCosts>& costs) {
   require(!costs.empty(), "there are no layers to rematerialize; expected at least one");
   std::int64_t left = std::numeric_limits<std::int64_t>::max();
   for (std::size_t layer = 0; layer < costs.size(); ++layer) {
@@ -211,15 +212,15 @@ void check_rematerialization_costs(const std::vector<RematerializationCosts>& co
   }
 }
 
-void check_rematerialization(const Rematerialization& rematerialization, int num_layers) {
+void detail::check_rematerialization(const Rematerialization& rematerialization, int num_layers) {
   check_runs(rematerialization, 0, num_layers);
 }
 
 RematerializationOutcome evaluate(const std::vector<RematerializationCosts>& costs,
                                   const Rematerialization& rematerialization) {
-  check_rematerialization_costs(costs);
+  detail::check_rematerialization_costs(costs);
   const int num_layers = static_cast<int>(costs.size());
-  check_rematerialization(rematerialization, num_layers);
+  detail::check_rematerialization(rematerialization, num_layers);
   Walk walk(costs);
   walk.forward(0, num_layers, rematerialization);
   walk.begin_backward();

@@ -30,7 +30,8 @@ using Rematerialization = std::vector<RematerializedRun>;
 bool operator==(const RematerializedRun& a, const RematerializedRun& b);
 inline bool operator!=(const RematerializedRun& a, const RematerializedRun& b) { return !(a == b); }
 
-// Of one layer and one micro-batch.
+// Costs of one layer and one micro-batch. Seconds are finite and at least zero; bytes are at least zero, and those of a
+// chain add up to less than 2^63.
 struct RematerializationCosts {
   double forward_seconds = 0;
   double backward_seconds = 0;
@@ -42,13 +43,6 @@ struct RematerializationCosts {
   // The gradient of its output: waits while a run that ends with this layer is forwarded again.
   std::int64_t output_grad_bytes = 0;
 };
-
-// Throws InvalidArgument, naming the layer, unless there are layers, seconds are finite and at least zero, and bytes
-// are at least zero and add up to less than 2^63.
-void check_rematerialization_costs(const std::vector<RematerializationCosts>& costs);
-
-// Throws InvalidArgument, naming the run, unless the runs are of these layers, and as RematerializedRun says.
-void check_rematerialization(const Rematerialization& rematerialization, int num_layers);
 
 struct RematerializationOutcome {
   double seconds = 0;            // of forward, recompute and backward
@@ -68,7 +62,9 @@ struct RematerializationOutcome {
 // without the activations of its own that it is about to leave or to free. While a run is forwarded again, the gradient
 // that it is to take back waits: output_grad_bytes of its last layer.
 //
-// Walks through the operations one by one. Throws as the two checks above do.
+// Walks through the operations one by one. Throws InvalidArgument, naming the layer, for costs that are not as said
+// there, and for none; throws InvalidArgument, naming the run, for runs that are not of these layers, or not as
+// RematerializedRun says.
 RematerializationOutcome evaluate(const std::vector<RematerializationCosts>& costs,
                                   const Rematerialization& rematerialization);
 

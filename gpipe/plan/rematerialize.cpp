@@ -10,12 +10,15 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/checked_rematerialization.h"
+#include "gpipe/plan/rematerializer.h"
 #include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
 
 namespace gpipe {
 namespace {
 
+using detail::RematerializationTrades;
 using detail::require;
 using detail::saturated;
 using detail::WideBytes;
@@ -113,7 +116,7 @@ void drop(const Trade& run, std::int64_t working_bytes, const Trades& rest, cons
 // list of its trades: bytes ascending, seconds descending, none in vain. They are bytes and seconds of real
 // rematerializations, so nothing is rounded. A list that gets too long is thinned, but keeps its ends: the least bytes
 // that are feasible and what keeping everything takes stay exact.
-class RematerializationTrades {
+class detail::RematerializationTrades {
  public:
   // REQUIRES: at least one block, and bytes that add up to less than 2^63.
   explicit RematerializationTrades(std::vector<Block> blocks)
@@ -418,7 +421,7 @@ void from_blocks_to_layers(std::vector<RematerializedRun>& runs, const std::vect
 
 }  // namespace
 
-Rematerializer::Rematerializer(std::vector<RematerializationCosts> costs) : costs_(std::move(costs)) {
+detail::Rematerializer::Rematerializer(std::vector<RematerializationCosts> costs) : costs_(std::move(costs)) {
   check_rematerialization_costs(costs_);
   const int num_layers = static_cast<int>(costs_.size());
   const int num_blocks = std::min(num_layers, kMaxBlocks);
@@ -432,12 +435,12 @@ Rematerializer::Rematerializer(std::vector<RematerializationCosts> costs) : cost
   trades_ = std::make_shared<const RematerializationTrades>(std::move(blocks));
 }
 
-std::int64_t Rematerializer::least_bytes(int num_held) const {
+std::int64_t detail::Rematerializer::least_bytes(int num_held) const {
   require(num_held >= 1, "num_held is {}; expected at least 1", num_held);
   return num_held == 1 ? trades_->again(0, trades_->whole_chain()).front().bytes : least_held_bytes(*trades_, num_held);
 }
 
-RematerializationPlan Rematerializer::plan(std::int64_t limit_bytes, int num_held) const {
+RematerializationPlan detail::Rematerializer::plan(std::int64_t limit_bytes, int num_held) const {
   require(num_held >= 1, "num_held is {}; expected at least 1", num_held);
   require(limit_bytes >= 0, "the memory limit is {} bytes; expected 0 or more", limit_bytes);
   const RematerializationOutcome keeping_all = evaluate(costs_, {});
@@ -465,7 +468,7 @@ RematerializationPlan Rematerializer::plan(std::int64_t limit_bytes, int num_hel
   return *std::move(plan);
 }
 
-std::vector<RematerializationPlan> Rematerializer::frontier(int max_plans) const {
+std::vector<RematerializationPlan> detail::Rematerializer::frontier(int max_plans) const {
   require(max_plans >= 2, "max_plans is {}; expected at least 2", max_plans);
   const std::int64_t least = least_bytes();
   const std::int64_t range = std::max<std::int64_t>(0, evaluate(costs_, {}).peak_bytes - least);
@@ -481,7 +484,7 @@ std::vector<RematerializationPlan> Rematerializer::frontier(int max_plans) const
 
 RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes,
                                     int num_held) {
-  return Rematerializer(costs).plan(limit_bytes, num_held);
+  return detail::Rematerializer(costs).plan(limit_bytes, num_held);
 }
 
 }  // namespace gpipe

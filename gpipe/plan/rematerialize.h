@@ -2,14 +2,19 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <vector>
 
+#include "gpipe/plan/profile.h"
 #include "gpipe/plan/rematerialization.h"
 
 namespace gpipe {
 
-class RematerializationTrades;
+// The costs of the layers [begin, end) as a stage. In a profile, a tensor between two layers that is kept counts with
+// the layer that made it; here with the layer behind it, so that it counts where the first is dropped and the second is
+// not. The input of the stage counts in neither.
+//
+// REQUIRES: `profile` has passed check_profile.
+std::vector<RematerializationCosts> rematerialization_costs(const Profile& profile, int begin, int end);
 
 struct RematerializationPlan {
   Rematerialization rematerialization;
@@ -19,39 +24,17 @@ struct RematerializationPlan {
   bool is_exact = true;
 };
 
-// Every trade of bytes against seconds of one chain, found once: a plan for a limit then takes microseconds. A value
-// that is cheap to copy. Thread-compatible.
+// The fastest rematerialization that peaks at `limit_bytes` or less; drops nothing if that fits. Throws
+// InvalidArgument for costs that `evaluate` refuses and for a negative limit, and InfeasibleError if nothing fits:
+// missing_bytes is what the limit lacks of the least that would do.
+//
+// A stage that holds `num_held` micro-batches between their forward and their backward has a limit for all of them:
+// (num_held - 1) kept_bytes + peak_bytes. With more than one, some 128 peaks are tried, which may take as long as
+// finding the trades; exact if sizes are multiples of a number that goes no more than 64 times into the limit.
 //
 // Exact if all sizes are multiples of a number of bytes that goes no more than nine hundred times into what keeping
 // everything takes, and often otherwise. Beyond 64 layers neighbours are joined into blocks that are dropped or kept
-// together. O(n^3) times the number of trades: thirty milliseconds for 30 layers, about a second at worst.
-class Rematerializer {
- public:
-  // Throws as `check_rematerialization_costs` does.
-  explicit Rematerializer(std::vector<RematerializationCosts> costs);
-
-  // The fastest that peaks at `limit_bytes` or less; drops nothing if that fits. Throws InvalidArgument if the limit is
-  // negative; InfeasibleError if nothing fits: missing_bytes is what the limit lacks of least_bytes().
-  //
-  // A stage that holds `num_held` micro-batches between their forward and their backward has a limit for all of them:
-  // (num_held - 1) kept_bytes + peak_bytes. With more than one, some 128 peaks are tried, which may take as long as
-  // finding the trades; exact if sizes are multiples of a number that goes no more than 64 times into the limit.
-  RematerializationPlan plan(std::int64_t limit_bytes, int num_held = 1) const;
-
-  // A limit that `plan` takes; for one micro-batch held and up to 64 layers no rematerialization peaks lower.
-  std::int64_t least_bytes(int num_held = 1) const;
-
-  // For a report: from the least bytes to those of keeping everything, each faster than the one before, at most
-  // `max_plans` of them, at even steps of bytes. Throws InvalidArgument if `max_plans` is below 2.
-  std::vector<RematerializationPlan> frontier(int max_plans = 16) const;
-
- private:
-  std::vector<RematerializationCosts> costs_;
-  std::vector<int> block_begin_;  // first layer of each block, then the number of layers
-  std::shared_ptr<const RematerializationTrades> trades_;
-};
-
-// One plan for one limit, as Rematerializer makes it.
+// together. Takes O(n^3) times the number of trades: thirty milliseconds for 30 layers, about a second at worst.
 RematerializationPlan rematerialize(const std::vector<RematerializationCosts>& costs, std::int64_t limit_bytes,
                                     int num_held = 1);
 

@@ -1,7 +1,9 @@
 // What stages cost, added up from their layers, and what a rematerialization makes of it.
 #include <algorithm>
 
+#include "gpipe/plan/given_partition.h"
 #include "gpipe/plan/long_plan.h"
+#include "gpipe/plan/rematerialize.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/text/byte_text.h"
 #include "gpipe/text/require.h"
@@ -116,7 +118,7 @@ std::int64_t peak_bytes_of(const Plan& plan, const LongSchedule& schedule, std::
 Costs stage_costs(const Profile& profile, const std::vector<int>& layers_per_stage, const LinkCosts& link,
                   int optimizer_slots) {
   check_profile(profile);
-  check_layers_per_stage(layers_per_stage, profile.layers.size());
+  detail::check_layers_per_stage(layers_per_stage, profile.layers.size());
   require(optimizer_slots >= 0, "optimizer_slots is {}; expected 0 or more", optimizer_slots);
   Costs costs;
   costs.link = link;
@@ -158,14 +160,14 @@ std::vector<RematerializationCosts> rematerialization_costs(const Profile& profi
   return costs;
 }
 
-bool uses_skips(const Profile& profile, int begin, int end) {
+bool detail::uses_skips(const Profile& profile, int begin, int end) {
   const auto is_inside = [&](int layer) { return layer >= begin && layer < end; };
   return std::any_of(profile.skips.begin(), profile.skips.end(),
                      [&](const SkipProfile& skip) { return is_inside(skip.from) || is_inside(skip.to); });
 }
 
-StageCosts with_rematerialization(StageCosts costs, const std::vector<RematerializationCosts>& layers,
-                                  const Rematerialization& rematerialization) {
+StageCosts detail::with_rematerialization(StageCosts costs, const std::vector<RematerializationCosts>& layers,
+                                          const Rematerialization& rematerialization) {
   if (rematerialization.empty()) return costs;
   const RematerializationOutcome outcome = evaluate(layers, rematerialization);
   costs.backward_seconds += outcome.recompute_seconds;
@@ -183,8 +185,8 @@ StageCosts with_rematerialization(StageCosts costs, const std::vector<Rematerial
   return costs;
 }
 
-void set_rematerialization(Plan& plan, const Profile& profile,
-                           const std::vector<Rematerialization>& rematerialization) {
+void detail::set_rematerialization(Plan& plan, const Profile& profile,
+                                   const std::vector<Rematerialization>& rematerialization) {
   if (rematerialization.empty()) return;
   plan.rematerialization = rematerialization;
   const LongSchedule schedule = long_schedule_of(plan);
@@ -200,7 +202,7 @@ void set_rematerialization(Plan& plan, const Profile& profile,
     predicted.bytes = peak_bytes_of(plan, schedule, stage);
     begin = end;
   }
-  add_up(plan.partition, plan.num_micro_batches);
+  detail::add_up(plan.partition, plan.num_micro_batches);
 }
 
 }  // namespace gpipe

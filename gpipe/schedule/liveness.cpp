@@ -10,7 +10,6 @@ namespace {
 
 using detail::LongSchedule;
 using detail::peak_bytes_by_worker;
-using detail::peak_bytes_of_worker;
 using detail::peak_live_by_stage;
 using detail::recomputed;
 using detail::saturated;

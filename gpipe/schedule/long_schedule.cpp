@@ -149,8 +149,8 @@ Counts count_rounds(const LongSchedule& schedule) {
   return counts;
 }
 
-// Together, the rounds of all phases have every action once for each micro-batch of the period. Recomputes are there for
-// all, for none, or for those whose backward does not stand right behind its forward.
+// Together, the rounds of all phases have every action once for each micro-batch of the period. Recomputes are there
+// for all, for none, or for those whose backward does not stand right behind its forward.
 bool are_complete(const LongSchedule& schedule) {
   const std::int64_t period = schedule.period;
   const std::int64_t num_backwards = schedule.written.has_backward() ? period : 0;

@@ -16,7 +16,6 @@ using detail::check_structure;
 using detail::deadlock_error;
 using detail::free_capacities;
 using detail::live_capacities;
-using detail::prove;
 using detail::ProvenSchedule;
 using detail::Spectator;
 using detail::survives_one_channel_per_pair;

@@ -136,7 +136,7 @@ class Steps {
     for_each_time([&](double& time) { time = *next++; });
   }
 
-  // To rounding.
+  // Whether each time has grown as much from the second to the third as from the first to the second, to rounding.
   static bool is_regular(const Seconds& first, const Seconds& second, const Seconds& third, double rounding) {
     for (std::size_t at = 0; at < first.size(); ++at) {
       if (!(std::abs((third[at] - second[at]) - (second[at] - first[at])) <= rounding)) return false;

@@ -8,6 +8,7 @@
 #include "gpipe/plan/intervals.h"
 #include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/rematerialize.h"
+#include "gpipe/plan/rematerializer.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/simulate/forecast.h"

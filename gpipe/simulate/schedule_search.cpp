@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
@@ -28,7 +29,9 @@ using detail::list_schedule;
 using detail::ListPolicy;
 using detail::make_cost_table;
 using detail::peak_bytes_by_worker;
+using detail::plan_with_order;
 using detail::require;
+using detail::set_rematerialization;
 using detail::TokenGame;
 using detail::with_recompute;
 

@@ -15,12 +15,18 @@
 #include <random>
 
 #include "gpipe/checkpoint_files/checkpoint_folder.h"
+#include "gpipe/checkpoint_files/manifest_seal.h"
+#include "gpipe/checkpoint_files/new_checkpoint.h"
 #include "tests/checkpoint_files/largest_allocation.h"
 #include "tests/os/temporary_folder.h"
 
 namespace gpipe {
 namespace {
 
+using detail::begin_checkpoint;
+using detail::commit_checkpoint;
+using detail::remove_old_checkpoints;
+using detail::seal_manifest;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

@@ -104,12 +104,12 @@ TEST(SafetensorsHeader, RefusesWhatDoesNotFollowTheFormat) {
 }
 
 TEST(SafetensorsHeader, TakesWhatFollowsIt) {
-  const SafetensorsHeader header = parse_safetensors(
-      file_of(
-          R"({"b":{"shape":[],"dtype":"I64","data_offsets":[3,11]},"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
-          R"("":{"dtype":"F16","shape":[0,7],"data_offsets":[3,3]},"__metadata__":{"k":"v"}}   )",
-          "12345678901"),
-      "file");
+  const SafetensorsHeader header =
+      parse_safetensors(file_of(R"({"b":{"shape":[],"dtype":"I64","data_offsets":[3,11]},)"
+                                R"("a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},)"
+                                R"("":{"dtype":"F16","shape":[0,7],"data_offsets":[3,3]},"__metadata__":{"k":"v"}}   )",
+                                "12345678901"),
+                        "file");
   ASSERT_EQ(header.entries.size(), 3u);
   EXPECT_EQ(header.entries[0].name, "");
   EXPECT_EQ(header.entries[1].name, "a");

@@ -19,10 +19,14 @@ int run_command(const Arguments& arguments) {
 }
 
 constexpr const char* kProfile = R"({"samples_per_micro_batch": 2, "layers": [
-  {"name": "a", "forward_seconds": 1, "backward_seconds": 2, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
-  {"name": "b", "forward_seconds": 2, "backward_seconds": 2, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
-  {"name": "c", "forward_seconds": 1, "backward_seconds": 4, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
-  {"name": "d", "forward_seconds": 1, "backward_seconds": 1, "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4}]})";
+  {"name": "a", "forward_seconds": 1, "backward_seconds": 2,
+   "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
+  {"name": "b", "forward_seconds": 2, "backward_seconds": 2,
+   "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
+  {"name": "c", "forward_seconds": 1, "backward_seconds": 4,
+   "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4},
+  {"name": "d", "forward_seconds": 1, "backward_seconds": 1,
+   "parameter_bytes": 100, "activation_bytes": 10, "output_bytes": 4}]})";
 
 class HostileValue : public ::testing::Test {
  protected:

@@ -32,7 +32,8 @@ const std::string kPage = R"(<!DOCTYPE html>
 <body><p dir="auto">without id</p>
 <div id="DisplayArea"><h1 id="hd_1" dir="auto">
 <a name="x"></a>Über  uns</h1>
-<ul><li><p id="par_2" class="listitem">Drücken Sie <span class="switchinline"><span id="MACx" class="MAC">Befehl</span><span id="defaultx">Strg</span></span>+Z.</p></li></ul>
+<ul><li><p id="par_2" class="listitem">Drücken Sie <span class="switchinline"><span id="MACx"
+class="MAC">Befehl</span><span id="defaultx">Strg</span></span>+Z.</p></li></ul>
 <p id="par_3"></p><h6 id="hd_4">a &lt;b&gt; &amp; &quot;c&quot;&nbsp;&#8230; &#x20AC;</h6>
 <p id="par_5">one<br>two<script>var x = "three";</script></p></div></body></html>)";
 

@@ -21,6 +21,7 @@ using test::expect_same_bits;
 using test::PlainChain;
 using test::PopAndConcatenate;
 using test::Stash;
+using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 using torch::nn::Linear;
@@ -114,6 +115,34 @@ LayerChain chain_with_skip() {
       .add<Linear>("b", 4, 4)
       .add<PopAndConcatenate>("pop")
       .add<Linear>("c", 8, 4);
+}
+
+// Notes by which settings of the caller each forward runs: the first is that of the profile.
+struct SettingsWitnessImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) {
+    types.push_back(autocast::dtype(at::kCUDA));
+    tiny.push_back(torch::full({}, 1e-20F) * torch::full({}, 1e-20F));
+    return x;
+  }
+  std::vector<at::ScalarType> types;
+  Tensors tiny;  // denormal: zero where those are flushed
+};
+
+TEST_F(HiddenState, TheProfileOfTheFirstBatchRunsByTheSettingsOfTheCaller) {
+  const auto witness = std::make_shared<SettingsWitnessImpl>();
+  torch::nn::Sequential model(Linear(4, 4), witness, Linear(4, 4));
+  Pipeline pipeline(model, PipelineOptions(2).num_micro_batches(2));
+  const at::ScalarType type_before = autocast::dtype(at::kCUDA);  // any device's will do; the CPU has no other one
+  ASSERT_NE(type_before, at::kBFloat16);
+  autocast::set_dtype(at::kCUDA, at::kBFloat16);
+  const bool can_flush = at::globalContext().setFlushDenormal(true);
+  pipeline->train_step(input, target, torch::nn::MSELoss());
+  at::globalContext().setFlushDenormal(false);
+  autocast::set_dtype(at::kCUDA, type_before);
+  ASSERT_TRUE(can_flush);
+  ASSERT_GT(witness->types.size(), 2U) << "without a profile there are the forwards of two micro-batches only";
+  EXPECT_THAT(witness->types, Each(at::kBFloat16));
+  for (const at::Tensor& tiny : witness->tiny) EXPECT_EQ(tiny.item<float>(), 0);
 }
 
 TEST_F(HiddenState, ASkipThatIsMetInTheFirstStepDoesNotLetTheFirstLayerWriteTwiceOnTheBatch) {

@@ -4,10 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <chrono>
 #include <cmath>
 #include <limits>
-#include <thread>
 
 #include "gpipe/error.h"
 #include "gpipe/model/autocast.h"
@@ -314,44 +312,6 @@ TEST_F(PipelineTest, AutocastOfTheCallerReachesTheStages) {
   autocast::set_enabled(at::kCPU, false);
   at::autocast::clear_cache();
   EXPECT_EQ(probe->seen, at::kBFloat16);
-}
-
-TEST_F(PipelineTest, StagesRunAtTheSameTime) {
-  // Each layer sleeps, so that this shows on any number of cores: two stages overlap in forward and in backward.
-  struct SlowImpl : torch::nn::Module {
-    struct Slow : torch::autograd::Function<Slow> {
-      static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        return input.clone();
-      }
-      static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
-                                                     torch::autograd::variable_list grads) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(5));
-        return grads;
-      }
-    };
-    at::Tensor forward(const at::Tensor& input) { return Slow::apply(input); }
-  };
-  torch::nn::Sequential model;
-  model->push_back(torch::nn::Linear(8, 4));
-  model->push_back(std::make_shared<SlowImpl>());
-  model->push_back(torch::nn::Linear(4, 4));
-  model->push_back(std::make_shared<SlowImpl>());
-  Pipeline pipeline(LayerChain(model), PipelineOptions(2).num_micro_batches(6).schedule("gpipe"));
-  const Batch batch(12);
-  const Timeline timeline = pipeline->train_step(batch.input, batch.target, torch::nn::CrossEntropyLoss()).timeline;
-  const auto overlap = [&](ActionKind kind) {
-    double seconds = 0;
-    for (const Span& a : timeline.workers[0].spans) {
-      for (const Span& b : timeline.workers[1].spans) {
-        if (a.action.kind != kind || b.action.kind != kind) continue;
-        seconds += std::max(0.0, std::min(a.end_seconds, b.end_seconds) - std::max(a.start_seconds, b.start_seconds));
-      }
-    }
-    return seconds;
-  };
-  EXPECT_GT(overlap(ActionKind::kForward), 0.005);
-  EXPECT_GT(overlap(ActionKind::kBackward), 0.005);
 }
 
 TEST_F(PipelineTest, BadInputIsRefusedWithItsValues) {

@@ -13,7 +13,7 @@
 #include "gpipe/model/autocast.h"
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/profiler.h"
-#include "gpipe/plan/stage_rematerialization.h"
+#include "gpipe/plan/rematerialize.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/rematerializations.h"
 #include "tests/execute/test_models.h"

@@ -4,11 +4,16 @@
 #include <torch/torch.h>
 
 #include <chrono>
+#include <condition_variable>
 #include <limits>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <numeric>
-#include <thread>
+#include <utility>
 
 #include "gpipe/execute/pipeline.h"
+#include "gpipe/model/layer_scope.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/simulate/simulate.h"
 #include "tests/execute/plain_chain.h"
@@ -168,22 +173,99 @@ TEST(StageMemory, WithRecomputeAStageKeepsOnlyItsInputs) {
   EXPECT_GT(kept[1].peak_bytes, 3 * sixteen[1].peak_bytes);
 }
 
-// Busy for some milliseconds, forward and backward, in a way that another core can be busy at the same time.
-struct SlowFunction : torch::autograd::Function<SlowFunction> {
-  static at::Tensor forward(torch::autograd::AutogradContext*, const at::Tensor& input) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(6));
-    return input.clone();
-  }
-  static Tensors backward(torch::autograd::AutogradContext*, Tensors grads) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(6));
-    return grads;
-  }
+// Needs nothing of its input for its backward.
+struct SumOfRowsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& x) { return x.sum(/*dim=*/1, /*keepdim=*/true); }
 };
-struct SlowImpl : torch::nn::Module {
-  at::Tensor forward(const at::Tensor& input) { return SlowFunction::apply(input * weight); }
-  at::Tensor weight = register_parameter("weight", torch::ones({1}));
+TORCH_MODULE(SumOfRows);
+
+// Needs room while it runs.
+struct RoomyImpl : torch::nn::Module {
+  explicit RoomyImpl(std::int64_t num_floats) : num_floats_(num_floats) {}
+  at::Tensor forward(const at::Tensor& x) {
+    const at::Tensor room = torch::empty({num_floats_});
+    return x * 2;
+  }
+  std::int64_t num_floats_;
 };
-TORCH_MODULE(Slow);
+TORCH_MODULE(Roomy);
+
+TEST(StageMemory, AStageLetsGoOfItsInputWhenNoLayerNeedsItAnyMore) {
+  constexpr std::int64_t kRows = 4;
+  constexpr std::int64_t kWidth = 1 << 16;
+  constexpr std::int64_t kInputBytes = kRows * kWidth * 4;
+  LayerChain chain;
+  chain.add<Linear>("wide", 1, kWidth).add<SumOfRows>("sum").add<Roomy>("roomy", kRows * kWidth);
+  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(1).balance({1, 2}).measure_memory(true));
+  const at::Tensor input = torch::randn({kRows, 1});
+  const StepResult step = pipeline->train_step(input, input, torch::nn::MSELoss());
+  EXPECT_GE(step.memory[1].peak_bytes, kInputBytes);
+  EXPECT_LT(step.memory[1].peak_bytes, kInputBytes * 3 / 2);
+}
+
+// Makes two stages work at the same time, on any machine: the second one's forward of a micro-batch ends only when the
+// first one's of the next has begun, and the other way round; and so do the backwards.
+//
+//     first    F0 F1 F2 F3       B0 B1 B2 B3
+//     second      F0 F1 F2 F3 B0 B1 B2 B3
+class Meetings {
+ public:
+  // Waits until the other stage is at the meeting of that number, too.
+  void attend(ActionKind kind, int number) {
+    std::unique_lock<std::mutex> lock(mutex_);
+    int& present = present_[{kind, number}];
+    ++present;
+    changed_.notify_all();
+    if (!has_failed_) has_failed_ = !changed_.wait_for(lock, std::chrono::seconds(30), [&] { return present == 2; });
+  }
+  bool have_failed() const { return has_failed_; }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<std::pair<ActionKind, int>, int> present_;
+  bool has_failed_ = false;
+};
+
+constexpr int kNumMeetingMicroBatches = 4;
+
+// The layer of a stage that meets the other one's.
+class MeetingImpl : public torch::nn::Module {
+ public:
+  MeetingImpl(std::shared_ptr<Meetings> meetings, bool is_first)
+      : meetings_(std::move(meetings)), is_first_(is_first) {}
+
+  at::Tensor forward(const at::Tensor& input) {
+    if (!at::GradMode::is_enabled()) return input * weight_;  // a trial, in which the stages run one by one
+    const int micro_batch = LayerScope::current()->micro_batch;
+    attend(ActionKind::kForward, is_first_ ? micro_batch - 1 : micro_batch);
+    const at::Tensor output = input * weight_;
+    output.register_hook([this, micro_batch](const at::Tensor& /*grad*/) {
+      attend(ActionKind::kBackward, is_first_ ? micro_batch : micro_batch - 1);
+    });
+    return output;
+  }
+
+ private:
+  void attend(ActionKind kind, int number) {
+    if (number >= 0 && number < kNumMeetingMicroBatches - 1) meetings_->attend(kind, number);
+  }
+
+  const std::shared_ptr<Meetings> meetings_;
+  const bool is_first_;
+  const at::Tensor weight_ = register_parameter("weight", torch::ones({1}));
+};
+TORCH_MODULE(Meeting);
+
+Pipeline pipeline_that_meets(const std::shared_ptr<Meetings>& meetings, const char* schedule) {
+  LayerChain chain;
+  chain.add<Meeting>("first", meetings, true).add<Meeting>("second", meetings, false);
+  return Pipeline(chain, PipelineOptions(2)
+                             .num_micro_batches(kNumMeetingMicroBatches)
+                             .schedule(schedule)
+                             .balance({1, 1})
+                             .recompute(Recompute::kNever));
+}
 
 // Whether some action of this kind on one worker runs during one on the other.
 bool overlaps(const Timeline& timeline, ActionKind kind) {
@@ -199,22 +281,22 @@ bool overlaps(const Timeline& timeline, ActionKind kind) {
 }
 
 TEST(StepTimeline, ForwardsOverlapAndBackwardsOverlapInATrainStep) {
-  LayerChain chain;
-  chain.add<Slow>("a").add<Slow>("b");
-  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(4).schedule("gpipe").balance({1, 1}));
+  const auto meetings = std::make_shared<Meetings>();
+  Pipeline pipeline = pipeline_that_meets(meetings, "gpipe");
   const StepResult step = pipeline->train_step(torch::ones({4, 1}), torch::ones({4, 1}), torch::nn::MSELoss());
+  EXPECT_FALSE(meetings->have_failed());
   EXPECT_TRUE(overlaps(step.timeline, ActionKind::kForward));
   EXPECT_TRUE(overlaps(step.timeline, ActionKind::kBackward));
 }
 
 TEST(StepTimeline, ForwardsOverlapInTheDropInForwardAndBackwardsInItsBackward) {
-  LayerChain chain;
-  chain.add<Slow>("a").add<Slow>("b");
-  Pipeline pipeline(chain, PipelineOptions(2).num_micro_batches(4).schedule("1f1b").balance({1, 1}));
+  const auto meetings = std::make_shared<Meetings>();
+  Pipeline pipeline = pipeline_that_meets(meetings, "1f1b");
   const at::Tensor output = pipeline->forward(torch::ones({4, 1}));
   EXPECT_TRUE(overlaps(pipeline->last_timeline(), ActionKind::kForward));
   output.sum().backward();
   EXPECT_TRUE(overlaps(pipeline->last_timeline(), ActionKind::kBackward));
+  EXPECT_FALSE(meetings->have_failed());
 }
 
 TEST(StepTimeline, HasTheActionsOfTheSimulatedOneInTheSameOrder) {

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "gpipe/checkpoint_files/manifest.h"
+#include "gpipe/checkpoint_files/manifest_seal.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/error.h"
 #include "gpipe/plan/plan_json.h"
@@ -75,7 +76,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     require(gpipe::detail::to_json(gpipe::detail::parse_safetensors_index(json, "file")) == json);
   });
   tolerate_errors([&] {
-    const std::string json = gpipe::to_json(gpipe::parse_manifest(gpipe::seal_manifest(text), "file"));
+    const std::string json = gpipe::to_json(gpipe::parse_manifest(gpipe::detail::seal_manifest(text), "file"));
     require(gpipe::to_json(gpipe::parse_manifest(json, "file")) == json);
   });
   tolerate_errors([&] { require(gpipe::detail::encode_fields(gpipe::detail::decode_fields(text)) == text); });

@@ -280,7 +280,6 @@ TEST(OnPaperTest, ABlockOfThePaperSTransformerFollowsTheFormulaAndTakesNoMemory)
   EXPECT_LT(figures.forward_flops, forward * 1.01);
   EXPECT_GT(figures.saved_bytes, std::int64_t{32} * T * T * 4);  // of the attention's weights
   EXPECT_LT(peak_resident_bytes() - resident_before, 16 << 20);
-  EXPECT_LT(run_seconds, 5);  // milliseconds on a quiet machine
   RecordProperty("microseconds", static_cast<int>(run_seconds * 1e6));
 }
 

@@ -9,15 +9,18 @@
 #include <vector>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/given_partition.h"
 #include "gpipe/plan/partition.h"
 #include "gpipe/plan/plan.h"
-#include "gpipe/plan/rematerialize.h"
+#include "gpipe/plan/rematerializer.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/planner.h"
 
 namespace gpipe {
 namespace {
 
+using detail::partition_of;
+using detail::Rematerializer;
 using ::testing::HasSubstr;
 
 constexpr int kMaxInt = std::numeric_limits<int>::max();

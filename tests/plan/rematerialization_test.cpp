@@ -9,10 +9,12 @@
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/checked_rematerialization.h"
 
 namespace gpipe {
 namespace {
 
+using detail::check_rematerialization;
 using ::testing::HasSubstr;
 
 constexpr std::int64_t kMaxBytes = std::numeric_limits<std::int64_t>::max();

@@ -13,10 +13,12 @@
 #include <tuple>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/rematerializer.h"
 
 namespace gpipe {
 namespace {
 
+using detail::Rematerializer;
 using ::testing::HasSubstr;
 using Chain = std::vector<RematerializationCosts>;
 using Runs = std::vector<RematerializedRun>;

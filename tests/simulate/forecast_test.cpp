@@ -20,6 +20,7 @@ using detail::forecast;
 using detail::forecast_seconds;
 using detail::LongSchedule;
 using detail::make_long_schedule;
+using detail::plan_with_layers;
 using detail::with_recompute;
 
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};

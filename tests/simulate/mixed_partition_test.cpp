@@ -6,6 +6,7 @@
 #include <limits>
 #include <random>
 
+#include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/plan_trials.h"
 #include "tests/plan/brute_force.h"
@@ -13,6 +14,7 @@
 namespace gpipe {
 namespace {
 
+using detail::options_for_schedule;
 using detail::PlanTrials;
 using detail::with_recompute;
 

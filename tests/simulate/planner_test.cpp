@@ -11,6 +11,7 @@
 #include <string>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/rematerialize.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
@@ -21,6 +22,7 @@
 namespace gpipe {
 namespace {
 
+using detail::with_rematerialization;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

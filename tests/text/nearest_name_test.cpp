@@ -1,8 +1,9 @@
 #include "gpipe/text/nearest_name.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
-#include <chrono>
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -51,11 +52,12 @@ TEST(NearestName, TakesBytesThatAreNotText) {
   EXPECT_EQ(nearest_name("gp\xffpe", kSchedules), "gpipe");
 }
 
-TEST(NearestName, AnswersAHugeNameAtOnce) {
-  const std::string huge(64 << 20, 'g');
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_EQ(nearest_name(huge, kSchedules), "");
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1));
+TEST(NearestName, DoesNotLookAtTheBytesOfAHugeName) {
+  constexpr std::size_t kSize = 64 << 20;
+  void* const unreadable = mmap(nullptr, kSize, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(unreadable, MAP_FAILED);
+  EXPECT_EQ(nearest_name({static_cast<const char*>(unreadable), kSize}, kSchedules), "");
+  munmap(unreadable, kSize);
 }
 
 }  // namespace

@@ -19,7 +19,10 @@
 namespace gpipe::detail {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 // What each of two ranks throws, as threads.
 std::vector<std::exception_ptr> meet_with(const char* carrier) {
@@ -131,6 +134,15 @@ const test::Program kWorldAfterWorld("WorldAfterWorld", [] {
   }
 });
 
+std::string error_of(const Carrier::Work& work) {
+  try {
+    work->wait();
+    return "";
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+}
+
 // A rank that is killed ends what waits for its bytes. Of two ranks; mpirun has to let the other one live.
 const test::Program kKilledRank("KilledRank", [] {
   Peers peers(read_world());
@@ -141,10 +153,9 @@ const test::Program kKilledRank("KilledRank", [] {
   const Carrier::Work received = peers.carrier().receive(torch::empty({100}, torch::kByte), 1, 7);
   const Carrier::Work sent = peers.carrier().send(torch::ones({1 << 24}, torch::kByte), 1, 8);
   peers.store().set("waiting", std::vector<std::uint8_t>());
-  const auto start = std::chrono::steady_clock::now();
-  EXPECT_ANY_THROW(received->wait());
-  EXPECT_ANY_THROW(sent->wait());
-  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
+  for (const Carrier::Work& work : {received, sent}) {
+    EXPECT_THAT(error_of(work), AllOf(Not(IsEmpty()), Not(HasSubstr("imed out"))));  // it does not wait that long
+  }
   FlowReceiver receiver(peers, flow_to(1));
   try {
     receiver.take();

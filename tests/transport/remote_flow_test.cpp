@@ -81,13 +81,13 @@ TEST(RemoteFlow, EveryKindOfTensorArrivesAsItWasPut) {
   const auto make = [&](int index) {
     Packet packet = packet_of(index, kinds);
     packet.requires_grad = {true, false, true};
-    packet.versions = {4, 5};
+    packet.versions = {static_cast<std::int64_t>(kinds[0]._version()), 5};
     return packet;
   };
   send_through(2, options, make, [&](int, const Packet& packet) {
     ASSERT_EQ(packet.tensors.size(), kinds.size());
     EXPECT_EQ(packet.requires_grad, std::vector<bool>({true, false, true}));
-    EXPECT_EQ(packet.versions, std::vector<std::int64_t>({4, 5}));
+    EXPECT_EQ(packet.versions, std::vector<std::int64_t>({0, -1}));  // the second has been changed since
     for (std::size_t index = 0; index < kinds.size(); ++index) {
       const at::Tensor& tensor = packet.tensors[index];
       ASSERT_EQ(tensor.defined(), kinds[index].defined());
@@ -177,10 +177,8 @@ TEST(RemoteFlow, ASenderIsNoFurtherAheadThanTheCapacityOfBothEnds) {
       });
       peers.store().wait({"taken"});
       EXPECT_TRUE(test::comes_true([&] { return num_put == kNumTaken + 2 * kCapacity; })) << num_put;
-      const auto start = std::chrono::steady_clock::now();
       sender.cancel();
       putter.join();
-      EXPECT_LT(seconds_since(start), 1);
       peers.leave_together();
     } else {
       FlowReceiver receiver(peers, flow_to(0, kCapacity));
@@ -208,12 +206,10 @@ TEST(RemoteFlow, CancelWakesATakerAtOnce) {
         receiver.take();
       });
       EXPECT_TRUE(test::comes_true([&] { return taker != 0 && test::is_asleep(taker); }));
-      const auto start = std::chrono::steady_clock::now();
       receiver.cancel();
       EXPECT_THROW(taken.get(), CancelledError);
-      EXPECT_LT(seconds_since(start), 1);
       EXPECT_THROW(receiver.take(), CancelledError);
-      receiver.reset(1);
+      receiver.reset();
       peers.store().set("go", std::vector<std::uint8_t>());
       EXPECT_TRUE(test::same_bits(receiver.take(0).tensors[0], torch::ones({2})));
     } else {
@@ -224,22 +220,43 @@ TEST(RemoteFlow, CancelWakesATakerAtOnce) {
   });
 }
 
-TEST(RemoteFlow, WhatIsLeftOfACancelledStepIsDropped) {
+TEST(RemoteFlow, WhatIsLeftOfAnEarlierStepIsDropped) {
   run_ranks(2, [](Peers& peers) {
     if (peers.world().rank == 0) {
       FlowSender sender(peers, flow_to(1));
-      for (int micro_batch = 0; micro_batch < 4; ++micro_batch)
-        sender.put(packet_of(micro_batch, {torch::ones({2})}, 7));
-      sender.put(packet_of(0, {torch::zeros({2})}, 8));
+      for (int count = 0; count < 4; ++count) sender.put(packet_of(-1, {torch::ones({2})}, 7));
+      sender.put(packet_of(-1, {torch::zeros({2})}, 8));
     } else {
       FlowReceiver receiver(peers, flow_to(0));
-      receiver.reset(7);
-      receiver.take(0);
-      receiver.cancel();
-      receiver.reset(8);
-      EXPECT_TRUE(test::same_bits(receiver.take(0).tensors[0], torch::zeros({2})));
+      EXPECT_TRUE(test::same_bits(receiver.take_of_step(7).tensors[0], torch::ones({2})));
+      EXPECT_TRUE(test::same_bits(receiver.take_of_step(8).tensors[0], torch::zeros({2})));
     }
   });
+}
+
+TEST(RemoteFlow, APacketOfALaterStepEndsItAll) {
+  const test::ReservedPort port;
+  const auto errors = run_each(2, [&](int rank) {
+    Peers peers(world_of(rank, 2, port.number()));
+    if (rank == 0) {
+      FlowSender sender(peers, flow_to(1));
+      sender.put(packet_of(-1, {torch::ones({2})}, 8));
+      peers.store().wait({"seen"});
+      return;
+    }
+    FlowReceiver receiver(peers, flow_to(0));
+    try {
+      receiver.take_of_step(7);
+      ADD_FAILURE();
+    } catch (const ProtocolError& error) {
+      EXPECT_STREQ(error.what(),
+                   "rank 0 (host host0, stage 0), activation 0 -> 1: it sent a packet of step 8, but one of step 7 was "
+                   "expected");
+    }
+    peers.store().set("seen", std::vector<std::uint8_t>());
+  });
+  EXPECT_EQ(text_of(errors[0]), "");
+  EXPECT_EQ(text_of(errors[1]), "");
 }
 
 TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
@@ -263,7 +280,9 @@ TEST(RemoteFlow, APacketOfAnotherMicroBatchEndsItAllWithTheSameError) {
     } catch (const ProtocolError& error) {
       first = error.what();
       EXPECT_EQ(error.place().rank, 0);
-      EXPECT_THAT(first, HasSubstr("activation 0 -> 1, micro-batch 1: it sent micro-batch 2 of step 0"));
+      EXPECT_EQ(first,
+                "rank 0 (host host0, stage 0), activation 0 -> 1, micro-batch 1: it sent micro-batch 2, but 1 was "
+                "expected");
     }
     for (const std::function<void()>& call : std::vector<std::function<void()>>{
              [&] { receiver.take(); }, [&] { sender.put(packet_of(0, {})); }, [&] { peers.check(); }}) {

@@ -37,20 +37,20 @@ struct FlowTensors {
 // Thread-compatible.
 class Group {
  public:
-  // Those that `peers` connects. Null: those of the process, which the first pipeline connects and the last one leaves;
-  // the world is read from the environment. Throws as read_world and `connect` do.
+  // The group of the processes that `peers` connects. If that is null, those of the world that the environment tells of,
+  // which the first pipeline of this process connects and the last one leaves. Throws as read_world and `connect` do.
   static std::unique_ptr<Group> find(std::shared_ptr<Peers> peers);
 
   virtual ~Group() = default;
 
-  // Where this process is.
+  // The place of this process among all.
   virtual const World& world() const = 0;
   // Throws InvalidArgument, with a remedy, unless the processes can be that many workers.
   virtual void check_num_workers(int num_workers) const = 0;
   virtual bool runs_worker(int worker) const = 0;
-  // Of that many workers, those that this process runs.
+  // How many of that many workers this process runs.
   virtual int num_own_workers(int num_workers) const = 0;
-  // Which host the rank is on, for an error.
+  // The host that the rank is on, for an error.
   virtual std::string host_of(int rank) const = 0;
 
   // Runs `make`, which gets a fingerprint to fill with what all ranks must have in common, or null if nobody compares
@@ -64,28 +64,29 @@ class Group {
   virtual std::vector<StepCall> agree(StepCall call, const std::function<void(StepCall&)>& prepare,
                                       std::vector<WireRecord>* given = nullptr) = 0;
 
-  // What each rank gives, by rank, to all. For small things.
+  // Gives to all ranks what each of them gives, by rank. For small things.
   virtual std::vector<WireRecord> gather(const WireRecord& own) = 0;
-  // The same to rank 0 only; nothing elsewhere. For large things.
+  // Gives the same to rank 0 only, and nothing to the others. For large things.
   virtual std::vector<WireRecord> collect(const WireRecord& own) = 0;
-  // What the rank of that worker gives, to all ranks of its replica, where it comes to the CPU.
+  // Gives to all ranks of a replica what its rank of that worker gives; it comes to the CPU.
   virtual Tensors broadcast(int worker, Tensors tensors) = 0;
   virtual WireRecord broadcast(int worker, WireRecord record) = 0;
   // Completes the result of a step by what other ranks have of it. Gives the last stages' reason for the step not to
   // count; empty: it does.
   virtual std::string complete(StepResult& result, const StepReport& own, int last_worker) = 0;
 
-  // What each replica gives, by replica, to those that run the same stages.
+  // Gives to the ranks that run the same stages what each of them gives, by replica.
   virtual std::vector<WireRecord> gather_replicas(const WireRecord& own) = 0;
-  // Those values that the first replica has. Throws FingerprintError if the names or shapes differ.
+  // Puts the first replica's values into those of the others. Throws FingerprintError if the names or shapes differ.
   virtual void copy_first_replica(const Fingerprint& names, const Tensors& values) = 0;
   virtual GradientSum& gradient_sum() = 0;
 
   // The ends that this process has of the flows.
   virtual FlowEnds<Packet> connect(const ProvenSchedule& schedule, const FlowTensors& most) = 0;
-  // By layer the worker that runs it. What all ranks call at the beginning of a step, to bring tied weights from their
-  // owners; it throws as the ends of a flow do, and InvalidArgument if the weights do not fit together. Where a process
-  // has all layers it does nothing, because tied weights share their memory. REQUIRES: `ties` outlive the result.
+  // Returns what all ranks call at the beginning of a step, to bring tied weights from their owners; it throws as the
+  // ends of a flow do, and InvalidArgument if the weights do not fit together. Where a process has all layers it does
+  // nothing, because tied weights share their memory. `worker_of_layer` says by layer which worker runs it. REQUIRES:
+  // `ties` outlive the result.
   virtual std::function<void()> connect_ties(const std::vector<Tie>& ties, const std::vector<int>& worker_of_layer) = 0;
 
   virtual bool has_failed() const = 0;

@@ -17,14 +17,11 @@
 #include "gpipe/execute/group/tied_values.h"
 #include "gpipe/interpret/channel.h"
 #include "gpipe/launch/world.h"
-#include "gpipe/model/skip_store.h"
 #include "gpipe/transport/c10d/exchange.h"
 #include "gpipe/transport/c10d/peers.h"
 #include "gpipe/transport/c10d/remote_flow.h"
 
 namespace gpipe {
-
-using detail::ProvenSchedule;
 namespace detail {
 namespace {
 
@@ -48,36 +45,6 @@ bool wants_checksums() {
   const char* const value = std::getenv("GPIPE_CHECKSUM");
   return value != nullptr && *value != '\0' && std::string_view(value) != "0";
 }
-
-class RemoteSink : public FlowSink<Packet> {
- public:
-  RemoteSink(Peers& peers, const RemoteFlowOptions& options) : sender_(peers, options) {}
-  void put(Packet packet) override {
-    // The tensors that arrive have not been changed yet, however often those here were before they were stashed.
-    for (std::size_t index = 0; index < packet.versions.size(); ++index) {
-      const at::Tensor& tensor = packet.tensors[index];
-      const bool is_unchanged = !tensor.defined() || version_of(tensor) == packet.versions[index];
-      packet.versions[index] = is_unchanged ? 0 : -1;
-    }
-    sender_.put(packet);
-  }
-  void cancel() override { sender_.cancel(); }
-  void reset() override { sender_.reset(-1); }
-
- private:
-  FlowSender sender_;
-};
-
-class RemoteSource : public FlowSource<Packet> {
- public:
-  RemoteSource(Peers& peers, const RemoteFlowOptions& options) : receiver_(peers, options) {}
-  Packet take(int micro_batch) override { return receiver_.take(micro_batch); }
-  void cancel() override { receiver_.cancel(); }
-  void reset() override { receiver_.reset(-1); }
-
- private:
-  FlowReceiver receiver_;
-};
 
 // Of two ranks that run the same stages.
 void check_same_tensors(const Fingerprint& one, int rank, const Fingerprint& other, int other_rank) {
@@ -243,10 +210,10 @@ class ProcessGroup : public Group {
     options.limits.max_tensors = std::max(options.limits.max_tensors, is_direct ? most.direct : most.routed);
     if (is_source) {
       options.peer = rank_of_worker(table.destination_worker[flow]);
-      ends.sinks[flow] = std::make_shared<RemoteSink>(*peers_, options);
+      ends.sinks[flow] = std::make_shared<FlowSender>(*peers_, options);
     } else if (is_destination) {
       options.peer = rank_of_worker(table.source_worker[flow]);
-      ends.sources[flow] = std::make_shared<RemoteSource>(*peers_, options);
+      ends.sources[flow] = std::make_shared<FlowReceiver>(*peers_, options);
     }
   }
 

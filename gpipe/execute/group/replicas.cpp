@@ -36,7 +36,7 @@ void Replicas::put(int replica, Kind kind, const Tensors& tensors) {
   Packet packet;
   packet.micro_batch = kind;
   packet.tensors = tensors;
-  senders_[replica]->put(packet);
+  senders_[replica]->put(std::move(packet));
 }
 
 Tensors Replicas::take(int replica, Kind kind) {

@@ -27,7 +27,7 @@ class Assembly {
     DeferredWeights deferred_weights;
   };
 
-  // With the stages of this process only. Throws as Stage does. `number` is the caller's.
+  // Makes the stages of this process only. Throws as Stage does. `number` is for the caller's use.
   Assembly(const Parts& parts, std::shared_ptr<const ProvenSchedule> proven, int number);
 
   int number() const { return number_; }
@@ -36,7 +36,7 @@ class Assembly {
   Stage* first() const { return stages_.front().get(); }
   Stage* last() const { return stages_.back().get(); }
   Stage* stage(int index) const { return stages_[static_cast<std::size_t>(index)].get(); }
-  // Those of this process.
+  // The stages of this process.
   std::vector<Stage*> own_stages() const;
 
   // REQUIRES: `settings` outlives the step.

@@ -1,11 +1,11 @@
 #include "gpipe/execute/runner/first_batch.h"
 
-#include <ATen/ThreadLocalState.h>
 #include <fmt/format.h>
 
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/execute/runner/caller_state.h"
 #include "gpipe/execute/stage/rematerialized_layers.h"
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/interpret/throw_action_error.h"
@@ -23,13 +23,12 @@ Profile profile_on_worker(const Model& model, const ProfileOptions& options, Wor
   source.names = model.layer_names();
   source.layer = [&](int layer) { return model.layers()[layer]; };
   Profile profile;
-  const at::ThreadLocalState caller;
+  const CallerState caller(/*with_grad=*/true);
   const auto run = [&](int worker) {
     if (worker != 0) return;
-    const at::ThreadLocalStateGuard guard(caller);
     ProfilerPosition at;
     try {
-      profile = profile_layers(source, sample, options, at);
+      caller.run([&] { profile = profile_layers(source, sample, options, at); });
     } catch (const SkipError&) {
       throw;
     } catch (...) {

@@ -27,17 +27,17 @@ namespace gpipe::detail {
 // Confined to the stage's worker during a step; the caller's between steps.
 class EarlierGradients {
  public:
-  // Moves the gradients of the layers' parameters aside. REQUIRES: none are.
+  // Moves the gradients of the layers' parameters aside. REQUIRES: none are aside.
   void set_aside(const std::vector<ChainLayer>& layers);
 
   bool are_aside() const { return !items_.empty(); }
-  // Those that are aside and stay so until the gradients of the step are added to them.
+  // The bytes of the gradients that are aside, and stay there until the gradients of the step are added to them.
   std::int64_t bytes() const;
-  // Those that are given back when that is done.
+  // The bytes of the gradients of the step, which are given back when that is done.
   std::int64_t bytes_of_step() const;
 
   // Divides the gradients of the step by `weight` and adds them to the earlier ones; for a weight of 0 they are
-  // dropped. Nothing is aside then.
+  // dropped. Then none is aside any more.
   void add_step(double weight);
   // Drops the gradients of the step instead: all are as before it.
   void put_back();

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/plan/checked_rematerialization.h"
 
 namespace gpipe::detail {
 namespace {

@@ -137,7 +137,7 @@ Crossing StageLayers::run_with_graph(int micro_batch, Crossing entries, bool rec
                                     graph != nullptr ? &graph->ranges : nullptr);
   }
   std::shared_ptr<Boundary> boundary = Boundary::enter(entries.tensors, entries.requires_grad);
-  Crossing exits = run(micro_batch, whole_, entries, recomputing);
+  Crossing exits = run(micro_batch, whole_, std::move(entries), recomputing);
   if (graph != nullptr) graph->whole = {std::move(boundary), Roots(exits.tensors)};
   return exits;
 }

@@ -10,6 +10,7 @@
 
 #include "gpipe/error.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/plan/checked_rematerialization.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/schedule/generators.h"
 #include "gpipe/schedule/registry.h"

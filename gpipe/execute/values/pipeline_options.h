@@ -23,8 +23,10 @@
 namespace gpipe {
 
 enum class LossReduction {
-  kMean,  // the loss of a micro-batch is a mean over its samples; it counts n_i / N. Not if it has a weight: see LossValue
-  kSum,  // it is a sum over them
+  // The loss of a micro-batch is a mean over its samples; it counts n_i / N. Not if it has a weight: see LossValue.
+  kMean,
+  // It is a sum over them.
+  kSum,
 };
 
 struct PipelineOptions {

@@ -110,17 +110,16 @@ void send(FlowSender& sender, const WireRecord& record, std::int64_t step) {
     packet.step = step;
     packet.tensors.assign(tensors.begin() + static_cast<std::ptrdiff_t>(first),
                           tensors.begin() + static_cast<std::ptrdiff_t>(end));
-    sender.put(packet);
+    sender.put(std::move(packet));
   }
 }
 
 WireRecord receive(FlowReceiver& receiver, std::int64_t step) {
-  receiver.reset(step);
-  Tensors tensors = receiver.take().tensors;
+  Tensors tensors = receiver.take_of_step(step).tensors;
   std::vector<WireField> fields = decode_fields(tensors.empty() ? at::Tensor() : tensors.front());
   const std::size_t count = 1 + num_tensors(fields);
   while (tensors.size() < count) {
-    const Tensors more = receiver.take().tensors;
+    const Tensors more = receiver.take_of_step(step).tensors;
     if (more.empty()) throw InvalidArgument("this is not a record of a rank: it has a packet without tensors");
     tensors.insert(tensors.end(), more.begin(), more.end());
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/interpret/channel.h"
+#include "gpipe/model/skip_store.h"
 #include "gpipe/os/blocked_signal.h"
 
 namespace gpipe::detail {
@@ -74,8 +75,12 @@ void FlowEnd::stop() {
   if (thread_.joinable()) thread_.join();
 }
 
-void FlowEnd::cancel() {
+void FlowEnd::cancel_waits() {
   change([this] { cancelled_ = true; });
+}
+
+void FlowEnd::allow_waits() {
+  change([this] { cancelled_ = false; });
 }
 
 PeerPlace FlowEnd::place(int micro_batch) const {
@@ -154,7 +159,12 @@ FlowSender::~FlowSender() {
   stop();
 }
 
-void FlowSender::put(const Packet& packet) {
+void FlowSender::put(Packet packet) {
+  for (std::size_t index = 0; index < packet.versions.size(); ++index) {
+    const at::Tensor& tensor = packet.tensors[index];
+    const bool is_unchanged = !tensor.defined() || version_of(tensor) == packet.versions[index];
+    packet.versions[index] = is_unchanged ? 0 : -1;
+  }
   SentPacket sent = describe(packet, options_.id, options_.limits, options_.checksum);
   std::unique_lock<std::mutex> lock(mutex_);
   wait_until(
@@ -183,10 +193,6 @@ void FlowSender::flush() {
       lock, [&] { return on_the_way_.empty(); }, -1, "send");
 }
 
-void FlowSender::reset(std::int64_t) {
-  change([this] { cancelled_ = false; });
-}
-
 void FlowSender::run() {
   const BlockedSignal scope(SIGPIPE);
   while (true) {
@@ -212,33 +218,38 @@ FlowReceiver::FlowReceiver(Peers& peers, RemoteFlowOptions options) : FlowEnd(pe
 
 FlowReceiver::~FlowReceiver() { stop(); }
 
-Packet FlowReceiver::take(int micro_batch) {
+Packet FlowReceiver::next(int micro_batch) {
   std::unique_lock<std::mutex> lock(mutex_);
   wait_until(
       lock, [&] { return !arrived_.empty(); }, micro_batch, "receive");
   Packet packet = std::move(arrived_.front());
   arrived_.pop_front();
-  const std::int64_t step = step_;
   lock.unlock();
   changed_.notify_all();
-  const bool is_of_step = step < 0 || packet.step == step;
-  if (!is_of_step || (micro_batch >= 0 && packet.micro_batch != micro_batch)) {
-    peers_.fail(std::make_exception_ptr(ProtocolError(
-        place(micro_batch),
-        fmt::format("it sent micro-batch {} of step {}, but {} of step {} was expected", packet.micro_batch,
-                    packet.step, micro_batch < 0 ? std::string("one") : std::to_string(micro_batch), step))));
+  return packet;
+}
+
+void FlowReceiver::refuse(int micro_batch, const std::string& why) {
+  peers_.fail(std::make_exception_ptr(ProtocolError(place(micro_batch), why)));
+}
+
+Packet FlowReceiver::take() { return next(-1); }
+
+Packet FlowReceiver::take(int micro_batch) {
+  Packet packet = next(micro_batch);
+  if (packet.micro_batch != micro_batch) {
+    refuse(micro_batch, fmt::format("it sent micro-batch {}, but {} was expected", packet.micro_batch, micro_batch));
   }
   return packet;
 }
 
-void FlowReceiver::reset(std::int64_t step) {
-  change([&] {
-    cancelled_ = false;
-    step_ = step;
-    arrived_.erase(
-        std::remove_if(arrived_.begin(), arrived_.end(), [&](const Packet& packet) { return packet.step < step; }),
-        arrived_.end());
-  });
+Packet FlowReceiver::take_of_step(std::int64_t step) {
+  Packet packet = next(-1);
+  while (packet.step < step) packet = next(-1);
+  if (packet.step != step) {
+    refuse(-1, fmt::format("it sent a packet of step {}, but one of step {} was expected", packet.step, step));
+  }
+  return packet;
 }
 
 // The next packet, whole; false if it does not come any more.
@@ -284,9 +295,7 @@ void FlowReceiver::run() {
       }
       ReceivedPacket received;
       if (!receive(received)) return;
-      change([&] {
-        if (received.packet.step >= step_) arrived_.push_back(std::move(received.packet));
-      });
+      change([&] { arrived_.push_back(std::move(received.packet)); });
     }
   } catch (...) {
     lose(std::current_exception());  // nothing that comes after it could be trusted

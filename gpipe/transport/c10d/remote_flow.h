@@ -1,4 +1,4 @@
-// RemoteFlow: one flow between two processes. Its two ends have the interface of a Channel.
+// RemoteFlow: one flow between two processes. Its two ends are a FlowSink and a FlowSource, as a Channel is.
 #pragma once
 
 #include <chrono>
@@ -12,6 +12,7 @@
 #include <thread>
 #include <vector>
 
+#include "gpipe/interpret/flow_ends.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/transport/c10d/packet_header.h"
 #include "gpipe/transport/c10d/peers.h"
@@ -43,15 +44,15 @@ class FlowEnd {
   FlowEnd(const FlowEnd&) = delete;
   FlowEnd& operator=(const FlowEnd&) = delete;
 
-  // Makes every wait, now and until `reset`, throw.
-  void cancel();
-
  protected:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
   FlowEnd(Peers& peers, RemoteFlowOptions options);
   ~FlowEnd() = default;
 
+  // Makes every wait, now and until `allow_waits`, throw.
+  void cancel_waits();
+  void allow_waits();
   // Ends the thread, and leaves what is on its way.
   void stop();
   // Makes a change with the lock held, and lets everybody who waits here look again.
@@ -85,20 +86,22 @@ class FlowEnd {
 };
 
 // Thread-safe; packets go in the order of the puts.
-class FlowSender : public FlowEnd {
+class FlowSender : public FlowEnd, public FlowSink<Packet> {
  public:
   // REQUIRES: `peers` outlives it; one sender and one receiver a flow.
   FlowSender(Peers& peers, RemoteFlowOptions options);
   // Waits for what is on its way, unless it was cancelled or an exception is being handled.
-  ~FlowSender();
+  ~FlowSender() override;
 
-  // Waits for room, starts to send and returns. Nothing may write to the tensors until they are sent. Throws
-  // InvalidArgument, and sends nothing, for what `describe` refuses.
-  void put(const Packet& packet);
+  // Waits for room, starts to send and returns. Nothing may write to the tensors until they are sent. A stashed tensor
+  // arrives with version 0 if it has not been changed since it was stashed, else with -1. Throws InvalidArgument, and
+  // sends nothing, for what `describe` refuses.
+  void put(Packet packet) override;
   // Waits until all is sent: from then on the tensors may be written to.
   void flush();
+  void cancel() override { cancel_waits(); }
   // REQUIRES: nobody is inside put. What was put goes on its way.
-  void reset(std::int64_t step);
+  void reset() override { allow_waits(); }
 
  private:
   void run();
@@ -107,24 +110,29 @@ class FlowSender : public FlowEnd {
 };
 
 // Thread-safe; packets come in the order they were put. Receives ahead, up to the capacity.
-class FlowReceiver : public FlowEnd {
+class FlowReceiver : public FlowEnd, public FlowSource<Packet> {
  public:
   FlowReceiver(Peers& peers, RemoteFlowOptions options);
-  ~FlowReceiver();
+  ~FlowReceiver() override;
 
-  // Waits for a packet, of that micro-batch if one is named, into fresh tensors. ProtocolError if it is another one, or
-  // of a step after that of the last reset.
-  Packet take(int micro_batch = -1);
-  // REQUIRES: nobody is inside take. Begins a step: packets of earlier ones, which may be left of a step that was
-  // cancelled, are dropped.
-  void reset(std::int64_t step);
+  // Waits for a packet, into fresh tensors.
+  Packet take();
+  // The same. ProtocolError if it is of another micro-batch.
+  Packet take(int micro_batch) override;
+  // Waits for a packet of that step, and drops those of earlier steps. ProtocolError if one of a later step comes.
+  Packet take_of_step(std::int64_t step);
+  void cancel() override { cancel_waits(); }
+  // REQUIRES: nobody is inside take. What has arrived stays.
+  void reset() override { allow_waits(); }
 
  private:
   void run();
   bool receive(ReceivedPacket& received);
+  // `micro_batch` is for errors; -1: any.
+  Packet next(int micro_batch);
+  [[noreturn]] void refuse(int micro_batch, const std::string& why);
 
   std::deque<Packet> arrived_;
-  std::int64_t step_ = -1;  // of the last reset
 };
 
 }  // namespace gpipe::detail
