@@ -12,7 +12,7 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps test-torch2
+.PHONY: help build test demo demo-schedules demo-translate experiments bench bench-peers-deps sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps test-torch2
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -50,8 +50,13 @@ experiments: build/build.ninja ## repeat the experiments of docs/experiments.md,
 	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
 	@scripts/experiments
 
-bench: build ## build and run the benchmarks
+bench: build ## build and run the benchmarks: `gpipe bench`, then those of single parts
 	@cmake --build build --target bench
+
+bench-peers-deps: ## install what `gpipe bench` compares with
+ifneq ($(DEPS),no)
+	@scripts/install-deps peers
+endif
 
 sanitize: build/sanitize/build.ninja ## run the tests without torch with the address and undefined-behaviour sanitizers
 	@cmake --build build/sanitize --parallel $(JOBS)

@@ -2,7 +2,7 @@
 //
 //   prediction_benchmark [rounds] [actions]   default: 5; about ten minutes
 //
-// First, on the Transformer of 8 blocks (see transformer.h), batch 32, and on a CNN whose layers are very unequal,
+// First, on the Transformer of 8 blocks (see bench_transformer.h), batch 32, and on a CNN whose layers are very unequal,
 // batch 64: the step time and each stage's peak bytes. Every round profiles one micro-batch and runs one real step of
 // each setting, so that a machine which becomes slower or faster moves both; the median ratio counts. With `actions`
 // also of each kind of action. `core` is the share of a core that a busy worker got: below 0.95, something else ran on
@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "benchmarks/stopwatch.h"
-#include "benchmarks/transformer.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/gpipe.h"
 #include "gpipe/report/compare.h"
@@ -34,6 +33,7 @@
 #include "models/transformer_lm.h"
 #include "models/translation_transformer.h"
 #include "models/unet.h"
+#include "train/bench_transformer.h"
 
 namespace gpipe::benchmarks {
 namespace {

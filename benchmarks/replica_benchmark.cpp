@@ -2,7 +2,7 @@
 //
 //   gpipe launch -n 2 --replicas 2 -- replica_benchmark [rounds]      default: 9 rounds
 //
-// On the Transformer of 8 blocks (see transformer.h), M = 8, batch 32, half of it each. What a step takes after its
+// On the Transformer of 8 blocks (see bench_transformer.h), M = 8, batch 32, half of it each. What a step takes after its
 // last action is not hidden. The first step of a pipeline adds up nothing before its last action: that is all there is
 // to hide.
 #include <ATen/Parallel.h>
@@ -14,9 +14,9 @@
 #include <vector>
 
 #include "benchmarks/stopwatch.h"
-#include "benchmarks/transformer.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/gpipe.h"
+#include "train/bench_transformer.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -16,12 +16,12 @@
 #include <utility>
 #include <vector>
 
-#include "benchmarks/basic_block_cnn.h"
 #include "benchmarks/stopwatch.h"
-#include "benchmarks/transformer.h"
 #include "gpipe/execute/freed_memory.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/model/split_backward.h"
+#include "train/bench_cnn.h"
+#include "train/bench_transformer.h"
 
 namespace gpipe::benchmarks {
 namespace {

@@ -46,6 +46,7 @@ constexpr HandedOver kCommands[] = {{"train", "Train a model on real data, in st
                                     {"generate", "Continue a text with a trained language model", kTrain},
                                     {"profile", "Measure what each layer of a model costs", kTrain},
                                     {"capacity", "Find the largest models that fit given accelerators", kTrain},
+                                    {"bench", "Measure steps against plain libtorch and others, side by side", kTrain},
                                     {"inspect", "Show what is in a checkpoint or a file of weights", kTrain},
                                     {"convert", "Take the weights out of a checkpoint; merge or split files", kTrain},
                                     {"get-data", "Get a data set by name, without root", kGetData}};

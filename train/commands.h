@@ -18,6 +18,8 @@ void add_generate_command(CLI::App& app, cli::Run& chosen);
 void add_profile_command(CLI::App& app, cli::Run& chosen);
 // `gpipe capacity`: Table 1 of the GPipe paper, measured in miniature or planned with the paper's own figures.
 void add_capacity_command(CLI::App& app, cli::Run& chosen);
+// `gpipe bench`: a step of a pipeline against plain libtorch and others, side by side.
+void add_bench_command(CLI::App& app, cli::Run& chosen);
 // `gpipe inspect` and `gpipe convert`: what is in checkpoints and files of weights; the weights in another form.
 void add_inspect_command(CLI::App& app, cli::Run& chosen);
 void add_convert_command(CLI::App& app, cli::Run& chosen);

@@ -65,7 +65,7 @@ int main(int argc, char** argv) {
     for (const auto add :
          {gpipe::train::add_train_command, gpipe::train::add_eval_command, gpipe::train::add_translate_command,
           gpipe::train::add_generate_command, gpipe::train::add_profile_command, gpipe::train::add_capacity_command,
-          gpipe::train::add_inspect_command, gpipe::train::add_convert_command}) {
+          gpipe::train::add_bench_command, gpipe::train::add_inspect_command, gpipe::train::add_convert_command}) {
       add(app, chosen);
     }
     set_help(app, {"gpipe COMMAND [options]", "The commands that need libtorch.", "", ""});

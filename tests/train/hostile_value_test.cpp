@@ -136,6 +136,15 @@ TEST_F(HostileTrainingValue, OfAProfile) {
   expect_clear_refusals(run_program, {{"profile"}, {{"--model", "resnet-cifar:8"}, {"--on-paper"}}});
 }
 
+TEST_F(HostileTrainingValue, OfABenchmark) {
+  expect_clear_refusals(run_program, {{"bench"},
+                                      {{"--workload", "tiny"},
+                                       {"--quick"},
+                                       {"--repeats", "1"},
+                                       {"--rows", "plain,threads"},
+                                       {"--schedules", "1f1b"}}});
+}
+
 TEST_F(HostileTrainingValue, OfACapacity) {
   for (const char* model : {"transformer", "amoebanet"}) {
     expect_clear_refusals(run_program, {{"capacity"}, {{"--model", model}, {"--predict-only"}}, "", {}, {"--memory"}});
