@@ -177,7 +177,7 @@ class EmulationOfMicroBatches {
  public:
   EmulationOfMicroBatches(const Workload& workload, const EmulationOptions& options, int num_micro_batches)
       : workload_(workload), options_(options), num_micro_batches_(num_micro_batches), chain_(workload.make()) {
-    const std::int64_t rows = split_rows(workload.num_samples(), num_micro_batches).front().num_samples;
+    const std::int64_t rows = split_batch(workload.inputs, num_micro_batches).front().num_samples;
     const at::Tensor target = workload.target.narrow(0, 0, rows);
     ProfileOptions profiling;
     profiling.loss = [&](const Tensors& outputs) { return workload.loss(outputs.front(), target); };

@@ -192,7 +192,7 @@ class RunInTurns {
 
   // With the other cores at work.
   Profile profile_of_a_micro_batch() const {
-    const std::int64_t rows = split_rows(workload_.num_samples(), num_micro_batches_).front().num_samples;
+    const std::int64_t rows = split_batch(workload_.inputs, num_micro_batches_).front().num_samples;
     Tensors sample;
     for (const at::Tensor& input : workload_.inputs) sample.push_back(input.narrow(0, 0, rows));
     const at::Tensor target = workload_.target.narrow(0, 0, rows);
