@@ -86,7 +86,7 @@ TEST(StepReport, ThatIsNoneIsRefused) {
   expect_refusal(told.record(), "'worker' is 2");
   told = told_by(1);
   told.result.timeline.workers[1].spans[0].action.kind = static_cast<ActionKind>(kNumActionKinds);
-  expect_refusal(told.record(), "'span_kinds' is 5");
+  expect_refusal(told.record(), "'span_kinds' is 6");
   told = told_by(1);
   told.result.memory.resize(3);
   told.report.stages = {2};
