@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "gpipe/model/autocast.h"
+#include "gpipe/model/memory_account.h"
 
 namespace gpipe::detail {
 namespace {
@@ -27,13 +28,23 @@ class NoAutocast {
   const bool cpu_enabled_ = autocast::is_enabled(at::kCPU);
 };
 
+// What a backward is started with, which nobody reads; for gradients on the CPU one for all, on no stage's account.
+// Never freed: other threads may still run at exit.
+const at::Tensor& start_on_cpu() {
+  static const auto* const start = [] {
+    const MemoryScope unbooked(nullptr);
+    return new at::Tensor(at::zeros({}));
+  }();
+  return *start;
+}
+
 // The root of a backward. The engine keeps what it is started with until it has ended; this gives the gradients away,
 // so that each is freed once it has been used.
 class Source : public torch::autograd::Node {
  public:
-  Source(torch::autograd::edge_list&& edges, torch::autograd::variable_list grads)
+  Source(torch::autograd::edge_list&& edges, torch::autograd::variable_list grads, const at::Tensor& start)
       : Node(std::move(edges)), grads_(std::move(grads)) {
-    add_input_metadata(grads_.front());
+    add_input_metadata(start);
   }
   torch::autograd::variable_list apply(torch::autograd::variable_list&& /*start*/) override {
     return std::move(grads_);
@@ -51,13 +62,24 @@ std::size_t first_same(const Tensors& tensors, std::size_t index) {
   return first;
 }
 
+namespace {
+
+// As tensor.detach(), without the way through the dispatcher.
+at::Tensor detached_one(const at::Tensor& tensor) {
+  if (tensor.is_inference()) return tensor.detach();
+  return torch::autograd::make_variable_non_differentiable_view(tensor, tensor,
+                                                                /*allow_tensor_metadata_change=*/false);
+}
+
+}  // namespace
+
 Tensors detached(const Tensors& tensors) {
   Tensors result;
   result.reserve(tensors.size());
   for (std::size_t index = 0; index < tensors.size(); ++index) {
     const std::size_t first = first_same(tensors, index);
     const at::Tensor& tensor = tensors[index];
-    result.push_back(first < index ? result[first] : tensor.defined() ? tensor.detach() : tensor);
+    result.push_back(first < index ? result[first] : tensor.defined() ? detached_one(tensor) : tensor);
   }
   return result;
 }
@@ -128,8 +150,10 @@ void ReadyBackward::run_towards(std::vector<torch::autograd::Edge> targets) {
 void ReadyBackward::run(bool keep_graph, std::vector<torch::autograd::Edge> targets) {
   if (edges_.empty()) return;
   const NoAutocast no_autocast;
-  const at::Tensor start = at::zeros({}, grads_.front().options()).expand(grads_.front().sizes());
-  const std::shared_ptr<Source> source(new Source(std::move(edges_), std::move(grads_)), torch::autograd::deleteNode);
+  // Elsewhere the engine runs the root on the device that it starts on.
+  const at::Tensor start = grads_.front().is_cpu() ? start_on_cpu() : at::zeros({}, grads_.front().options());
+  const std::shared_ptr<Source> source(new Source(std::move(edges_), std::move(grads_), start),
+                                       torch::autograd::deleteNode);
   edges_.clear();
   grads_.clear();
   torch::autograd::Engine::get_default_engine().execute({{source, 0}}, {start}, keep_graph, /*create_graph=*/false,

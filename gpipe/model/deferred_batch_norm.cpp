@@ -3,20 +3,25 @@
 #include <ATen/ATen.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <torch/csrc/autograd/variable.h>
 #include <torch/nn/functional/batchnorm.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
 
 #include "gpipe/error.h"
 #include "gpipe/model/layer_scope.h"
+#include "gpipe/model/plain_values.h"
 
 namespace gpipe::nn {
 namespace {
 
+// See Note [Without operations].
 std::vector<double> to_doubles(const at::Tensor& tensor) {
+  if (const auto* plain = detail::plain_values<const float>(tensor)) return {plain, plain + tensor.numel()};
   const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
   return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
 }
@@ -33,7 +38,8 @@ struct MergedStatistics {
   std::vector<double> mean;
   std::vector<double> m2;
 
-  void add(double part_count, const double* part_mean, const double* part_variance) {
+  template <typename Value>
+  void add(double part_count, const Value* part_mean, const Value* part_variance) {
     const double total = count + part_count;
     for (std::size_t channel = 0; channel < mean.size(); ++channel) {
       const double delta = part_mean[channel] - mean[channel];
@@ -44,7 +50,24 @@ struct MergedStatistics {
   }
 };
 
-MergedStatistics merge(const std::map<int, std::vector<BatchStatistics>>& pending, std::size_t num_channels) {
+using PendingStatistics = std::map<int, std::vector<BatchStatistics>>;
+
+// See Note [Without operations]. Nothing if not all values are plain.
+std::optional<MergedStatistics> merge_plain(const PendingStatistics& pending, std::size_t num_channels) {
+  MergedStatistics merged{0, std::vector<double>(num_channels), std::vector<double>(num_channels)};
+  for (const auto& [micro_batch, parts] : pending) {
+    for (const BatchStatistics& part : parts) {
+      const auto* const mean = detail::plain_values<const float>(part.mean);
+      const auto* const variance = detail::plain_values<const float>(part.variance);
+      if (mean == nullptr || variance == nullptr) return std::nullopt;
+      merged.add(static_cast<double>(part.count), mean, variance);
+    }
+  }
+  return merged;
+}
+
+MergedStatistics merge(const PendingStatistics& pending, std::size_t num_channels) {
+  if (std::optional<MergedStatistics> merged = merge_plain(pending, num_channels)) return *std::move(merged);
   std::vector<at::Tensor> means;
   std::vector<at::Tensor> variances;
   std::vector<std::int64_t> counts;
@@ -64,13 +87,35 @@ MergedStatistics merge(const std::map<int, std::vector<BatchStatistics>>& pendin
   return merged;
 }
 
+// As copy_ does.
+void write(const at::Tensor& tensor, const std::vector<double>& values) {
+  auto* const plain = tensor.is_inference() ? nullptr : detail::plain_values<float>(tensor);
+  if (plain == nullptr) {
+    tensor.copy_(at::tensor(values, at::kDouble));
+    return;
+  }
+  for (std::size_t index = 0; index < values.size(); ++index) plain[index] = static_cast<float>(values[index]);
+  torch::autograd::impl::bump_version(tensor);
+}
+
+// As add_(1) does.
+void count_up(const at::Tensor& counter) {
+  auto* const plain = counter.is_inference() ? nullptr : detail::plain_values<std::int64_t>(counter);
+  if (plain == nullptr || counter.dim() != 0) {
+    counter.add_(1);
+    return;
+  }
+  ++*plain;
+  torch::autograd::impl::bump_version(counter);
+}
+
 // running = (1 - factor) running + factor scale values
 void move_towards(const at::Tensor& running, const std::vector<double>& values, double scale, double factor) {
   std::vector<double> moved = to_doubles(running);
   for (std::size_t channel = 0; channel < moved.size(); ++channel) {
     moved[channel] = factor * (scale * values[channel]) + (1 - factor) * moved[channel];
   }
-  running.copy_(at::tensor(moved, at::kDouble));
+  write(running, moved);
 }
 
 }  // namespace
@@ -147,7 +192,7 @@ at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::forward(const at::Te
 // Returns the weight of this batch in the running statistics.
 template <int D, typename Original, typename Derived>
 double DeferredBatchNormImplBase<D, Original, Derived>::count_batch() {
-  num_batches_tracked.add_(1);
+  count_up(num_batches_tracked);
   return options.momentum() ? *options.momentum() : 1 / num_batches_tracked.template item<double>();
 }
 

@@ -1,7 +1,9 @@
 #include "gpipe/model/micro_batch.h"
 
 #include <ATen/ATen.h>
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <fmt/format.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
 #include <set>
@@ -42,6 +44,16 @@ std::int64_t checked_rows(const Tensors& batch, const std::set<std::size_t>& who
   return rows;
 }
 
+// A view without autograd's notes about views, which cost more than the view itself, where no gradient goes through it.
+at::Tensor rows_of(const at::Tensor& tensor, std::int64_t first, std::int64_t count) {
+  if (tensor.requires_grad() || tensor.is_inference()) return tensor.narrow(0, first, count);
+  const at::AutoDispatchBelowADInplaceOrView without_notes;
+  at::Tensor rows = tensor.slice(0, first, first + count);
+  // A change in place counts for the whole batch, as with any view.
+  torch::autograd::impl::set_version_counter(rows, torch::autograd::impl::version_counter(tensor));
+  return rows;
+}
+
 }  // namespace
 
 std::int64_t bytes_of(const Tensors& tensors) {
@@ -68,7 +80,7 @@ std::vector<MicroBatch> split_batch(const Tensors& batch, int num_micro_batches,
     for (std::size_t index = 0; index < batch.size(); ++index) {
       const bool keep = !batch[index].defined() || whole.count(index);
       micro_batch.tensors.push_back(keep ? batch[index]
-                                         : batch[index].narrow(0, micro_batch.first_sample, micro_batch.num_samples));
+                                         : rows_of(batch[index], micro_batch.first_sample, micro_batch.num_samples));
     }
   }
   return micro_batches;

@@ -7,7 +7,6 @@
 
 #include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
-#include "gpipe/model/micro_batch.h"
 #include "gpipe/model/step_listener.h"
 
 namespace gpipe::detail {
@@ -38,7 +37,7 @@ class Sandbox {
 
  private:
   const ChangingBuffers buffers_;  // all of them
-  const Tensors copies_;
+  const BufferCopies copies_;
   const std::vector<StepListener*> listeners_;
 };
 

@@ -8,6 +8,8 @@
 
 #include <array>
 #include <string_view>
+#include <typeindex>
+#include <typeinfo>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -59,6 +61,14 @@ bool has_hooks(Node& node) {
   return !node.pre_hooks().empty() || !node.post_hooks().empty();
 }
 
+// The name of a node is that of its class, and to make it readable takes as long as to run a small node.
+const std::string& name_of(const Node& node) {
+  thread_local std::unordered_map<std::type_index, std::string> names;
+  std::string& name = names[typeid(node)];
+  if (name.empty()) name = node.name();
+  return name;
+}
+
 bool starts_with(std::string_view text, std::string_view start) { return text.substr(0, start.size()) == start; }
 
 // Computes weight and bias together.
@@ -94,13 +104,19 @@ constexpr std::uint8_t kNow = kInput | kPrompt;
 // One graph, as far as its roots lead.
 class SplitBackward::Walk {
  public:
-  Walk(const std::vector<Edge>& roots, const Node* boundary, DeferredWeights which) : boundary_(boundary) {
+  // `num_nodes` is a guess.
+  Walk(const std::vector<Edge>& roots, const Node* boundary, DeferredWeights which, std::size_t num_nodes)
+      : boundary_(boundary) {
+    nodes_.reserve(num_nodes);
+    children_.reserve(num_nodes);
+    index_of_.reserve(num_nodes);
     for (const Edge& root : roots) visit(root.function.get());
     choose(which);
     spread();
     while (join_parameters(kDeferred)) spread();
   }
 
+  std::size_t num_nodes() const { return nodes_.size(); }
   bool leads_to_deferred() const { return (leads_to_ & kDeferred) != 0; }
 
   // Takes back the deferral of what is below nodes that cannot be split.
@@ -188,7 +204,7 @@ class SplitBackward::Walk {
     }
     if (which != DeferredWeights::kMatrices) return;
     for (std::size_t index = 0; index < nodes_.size(); ++index) {
-      if (num_children(index) == 3 && is_convolution(nodes_[index].node->name())) defer_bias(index);
+      if (num_children(index) == 3 && is_convolution(name_of(*nodes_[index].node))) defer_bias(index);
     }
   }
 
@@ -253,7 +269,7 @@ class SplitBackward::Walk {
     bool found = false;
     for (std::size_t index = 0; index < nodes_.size(); ++index) {
       if (!is_split(index)) continue;
-      const std::string name = nodes_[index].node->name();
+      const std::string& name = name_of(*nodes_[index].node);
       if (can_run_twice(*nodes_[index].node, name)) continue;
       names.insert(name);
       for (std::size_t edge = 0; edge < num_children(index); ++edge) {
@@ -290,7 +306,8 @@ ReadyBackward SplitBackward::run_inputs(LayerGraph& graph, Tensors grads) {
     return {};
   }
   if (!graph.boundary->requires_grad()) return backward;
-  Walk walk(backward.edges(), graph.boundary.get(), which_);
+  Walk walk(backward.edges(), graph.boundary.get(), which_, num_nodes_);
+  num_nodes_ = walk.num_nodes();
   walk.respect_unsplit_nodes(unsplit_nodes_);
   if (is_order_given_ && !unsplit_nodes_.empty()) {
     throw InvalidArgument(fmt::format(

@@ -1,6 +1,7 @@
 // Split backward: the gradients of a stage's inputs now, those of its weights later.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <set>
@@ -54,6 +55,7 @@ class SplitBackward {
  private:
   class Walk;
 
+  std::size_t num_nodes_ = 0;  // of the graph before: micro-batches have graphs alike
   const DeferredWeights which_;
   const bool is_order_given_;
   std::set<std::string> unsplit_nodes_;

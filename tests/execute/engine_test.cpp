@@ -125,7 +125,7 @@ TEST(Model, PutsBackTheBuffersThatAForwardHasChanged) {
   torch::nn::Module face;
   Model model(face, small_chain(), 1, kAll, Model::Sharing::kRefused);
   const at::Tensor mean = face.named_buffers()["norm.running_mean"];
-  const Tensors snapshot = model.snapshot_buffers();
+  const BufferCopies snapshot = model.snapshot_buffers();
   mean.fill_(5);
   model.put_back_buffers(snapshot);
   EXPECT_TRUE(test::same_bits(mean, torch::zeros(4)));

@@ -5,8 +5,25 @@
 #include <algorithm>
 
 #include "gpipe/error.h"
+#include "gpipe/model/plain_values.h"
 
 namespace gpipe::detail {
+namespace {
+
+// In ascending order. See Note [Without operations].
+at::Tensor sum_in_order(const at::Tensor& parts) {
+  const auto* const plain = parts.dim() == 1 ? plain_values<const float>(parts) : nullptr;
+  if (plain != nullptr) {
+    float sum = plain[0];
+    for (std::int64_t index = 1; index < parts.numel(); ++index) sum += plain[index];
+    return at::scalar_tensor(sum, parts.options());
+  }
+  at::Tensor sum;
+  for (const at::Tensor& part : parts.unbind(0)) sum = sum.defined() ? sum + part : part;
+  return sum;
+}
+
+}  // namespace
 
 void append(LossParts& parts, const LossParts& more) {
   if (!parts.losses.defined()) {
@@ -31,10 +48,7 @@ void append(LossParts& parts, const LossParts& more) {
 
 void add_up(const LossParts& parts, StepResult& result) {
   if (!parts.losses.defined()) return;
-  result.loss = at::Tensor();
-  for (const at::Tensor& loss : parts.losses.unbind(0)) {
-    result.loss = result.loss.defined() ? result.loss + loss : loss;
-  }
+  result.loss = sum_in_order(parts.losses);
   result.metrics.clear();
   for (const auto& [name, metric] : parts.metrics) {
     result.metrics[name] = metric.is_scalar ? metric.parts.sum() : metric.parts;

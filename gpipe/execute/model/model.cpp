@@ -132,7 +132,7 @@ void Model::register_layers() {
   buffers_ = ChangingBuffers(built);
 }
 
-Tensors Model::snapshot_buffers() {
+BufferCopies Model::snapshot_buffers() {
   if (modes_.have_changed()) buffers_ = ChangingBuffers(built_layers());
   return buffers_.snapshot();
 }

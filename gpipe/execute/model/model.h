@@ -61,10 +61,10 @@ class Model {
   const torch::nn::Module& face() const { return face_; }
   bool is_training() const { return face_.is_training(); }
   // Copies of the buffers that a forward changes.
-  Tensors snapshot_buffers();
+  BufferCopies snapshot_buffers();
   // After that forward: reduces the snapshot to those that have changed.
-  void learn_buffers(Tensors& snapshot) { buffers_.learn(snapshot); }
-  void put_back_buffers(const Tensors& snapshot) const { buffers_.put_back(snapshot); }
+  void learn_buffers(BufferCopies& snapshot) { buffers_.learn(snapshot); }
+  void put_back_buffers(const BufferCopies& snapshot) const { buffers_.put_back(snapshot); }
 
  private:
   void register_layers();

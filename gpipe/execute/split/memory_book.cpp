@@ -4,7 +4,7 @@
 #include <torch/torch.h>
 
 #include <map>
-#include <set>
+#include <unordered_set>
 
 #include "gpipe/model/optimizer_slots.h"
 
@@ -77,7 +77,7 @@ void MemoryBook::set_input_bytes(int stage, std::int64_t bytes) {
 
 std::vector<StageMemory> MemoryBook::memory() const {
   std::vector<StageMemory> memory;
-  std::set<const void*> counted;  // tied weights are one
+  std::unordered_set<const void*> counted;  // tied weights are one
   for (const Stage& stage : stages_) {
     StageMemory one;
     one.live_bytes = stage.account->live_bytes();
@@ -87,8 +87,9 @@ std::vector<StageMemory> MemoryBook::memory() const {
     one.parameter_bytes = bytes_of(stage.buffers);
     for (const at::Tensor& parameter : stage.parameters) {
       const bool is_new = counted.insert(parameter.storage().unsafeGetStorageImpl()).second;
-      if (is_new) one.parameter_bytes += bytes_of({parameter});
-      one.gradient_bytes += bytes_of({parameter.grad()});
+      if (is_new) one.parameter_bytes += static_cast<std::int64_t>(parameter.nbytes());
+      const at::Tensor& gradient = parameter.grad();
+      if (gradient.defined()) one.gradient_bytes += static_cast<std::int64_t>(gradient.nbytes());
     }
     memory.push_back(one);
   }

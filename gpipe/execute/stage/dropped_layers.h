@@ -30,7 +30,7 @@ class DroppedLayers {
   struct SecondForward {
     Crossing entries;
     std::vector<std::int64_t> versions;
-    Tensors buffers;
+    BufferCopies buffers;
   };
   // Gets tensors without history, which are its own; their memory is not. Leaves no graph alive that it does not want
   // to.

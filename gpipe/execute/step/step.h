@@ -73,7 +73,7 @@ class Step {
   const CallerState caller_;
   StepSettings settings_;
   std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
-  Tensors buffers_before_;                    // those that the forward has changed
+  BufferCopies buffers_before_;               // those that the forward has changed
   // Parameters and copies of their gradients, undefined where there was none; if the loss is checked.
   std::vector<std::pair<at::Tensor, at::Tensor>> gradients_before_;
   bool has_number_ = false;                        // took a step number: in training

@@ -18,6 +18,7 @@
 #include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/stage_work.h"
 #include "gpipe/execute/step/step.h"
+#include "gpipe/model/plain_values.h"
 
 namespace gpipe::detail {
 namespace {
@@ -33,6 +34,19 @@ double checked_weight(const at::Tensor& weight) {
   if (std::isfinite(value) && value >= 0) return value;
   throw InvalidArgument(fmt::format(
       "the weight of the loss is {}, but is to be finite and not negative; count what the sum is over", value));
+}
+
+// As at::stack does. See Note [Without operations].
+at::Tensor stacked(const Tensors& values) {
+  const auto is_plain_float = [](const at::Tensor& value) {
+    return value.dim() == 0 && plain_values<const float>(value) != nullptr;
+  };
+  if (!std::all_of(values.begin(), values.end(), is_plain_float)) return at::stack(values);
+  at::Tensor result = at::empty({static_cast<std::int64_t>(values.size())}, values.front().options());
+  auto* const plain = result.data_ptr<float>();
+  std::transform(values.begin(), values.end(), plain,
+                 [](const at::Tensor& value) { return *plain_values<const float>(value); });
+  return result;
 }
 
 // Runs the loss of each micro-batch, scales it unless it has weights of its own, and puts the parts together. Confined
@@ -74,8 +88,9 @@ class MicroBatchLoss {
   LossParts parts(const std::vector<Tensors>& losses) const {
     LossParts result;
     Tensors scaled;
+    scaled.reserve(losses.size());
     for (const Tensors& loss : losses) scaled.push_back(loss.front());
-    result.losses = at::stack(scaled);
+    result.losses = stacked(scaled);
     if (has_weights()) result.weights = torch::tensor(weights_, at::kDouble);
     for (const auto& [name, first] : metrics_.front()) {
       Tensors parts;
