@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -59,11 +60,14 @@ class EmulatedStages {
     }
   }
 
-  // One step; adds what its actions took to the samples, one a stage.
-  void step(int num_micro_batches, std::vector<StageSamples>& samples) const {
+  // One step; adds what its actions took to the samples, one a stage. Returns the loss.
+  double step(int num_micro_batches, std::vector<StageSamples>& samples) const {
+    at::Tensor loss;
     for (const MicroBatch& micro_batch : split_batch(whole_batch(workload_).tensors, num_micro_batches)) {
-      run(micro_batch, samples);
+      const at::Tensor added = run(micro_batch, samples);
+      loss = loss.defined() ? loss + added : added;
     }
+    return loss.item<double>();
   }
 
  private:
@@ -81,7 +85,7 @@ class EmulatedStages {
     return tensors;
   }
 
-  void run(MicroBatch micro_batch, std::vector<StageSamples>& samples) const {
+  at::Tensor run(MicroBatch micro_batch, std::vector<StageSamples>& samples) const {
     const double weight = static_cast<double>(micro_batch.num_samples) / static_cast<double>(workload_.num_samples());
     const at::Tensor target = micro_batch.tensors.back();
     micro_batch.tensors.pop_back();
@@ -99,6 +103,8 @@ class EmulatedStages {
       tensors = kept[stage].outputs;
       samples[stage].output_bytes = bytes_of(tensors);
     }
+    const at::Tensor loss = tensors.front().detach();
+    tensors.clear();
     for (std::size_t stage = stages_.size(); stage-- > 0;) {
       if (recomputes_) {
         samples[stage].recompute.push_back(
@@ -109,6 +115,7 @@ class EmulatedStages {
         kept[stage].outputs.clear();
       }));
     }
+    return loss;
   }
 
   // `successors` are the leaves that the outputs have become; none for the loss.
@@ -182,6 +189,7 @@ class EmulationOfMicroBatches {
     ProfileOptions profiling;
     profiling.loss = [&](const Tensors& outputs) { return workload.loss(outputs.front(), target); };
     profile_ = profile(chain_, workload.inputs.front().narrow(0, 0, rows), profiling);
+    plain_loss_ = PlainModel(chain_).accumulate(workload, whole_batch(workload), num_micro_batches);
   }
 
   EmulatedStep run(int num_stages, const std::function<void()>& before_step) const {
@@ -192,7 +200,7 @@ class EmulationOfMicroBatches {
       before_step();
       if (repeat == 0) samples.assign(samples.size(), {});
       stages.zero_grad();
-      stages.step(num_micro_batches_, samples);
+      check_loss(stages.step(num_micro_batches_, samples), num_stages);
     }
     Costs costs = costs_of(samples);
     const Schedule schedule = schedule_of(found);
@@ -223,6 +231,13 @@ class EmulationOfMicroBatches {
   }
 
  private:
+  // What is emulated has to be the step of the plain loop.
+  void check_loss(double loss, int num_stages) const {
+    if (std::memcmp(&loss, &plain_loss_, sizeof loss) == 0) return;
+    throw BenchError(fmt::format("the emulated step of {}, K={}, M={} has the loss {:.9g}, and the plain loop {:.9g}",
+                                 workload_.name, num_stages, num_micro_batches_, loss, plain_loss_));
+  }
+
   Plan plan_for(int num_stages) const {
     PlanOptions options;
     options.num_stages = num_stages;
@@ -238,6 +253,7 @@ class EmulationOfMicroBatches {
   const int num_micro_batches_;
   const LayerChain chain_;
   Profile profile_;
+  double plain_loss_ = 0;
 };
 
 }  // namespace
