@@ -300,8 +300,7 @@ void add_bench_command(CLI::App& app, cli::Run& chosen) {
            "Each is a run of its own, with a plain loop of as many [8; emulated 1,4,32]");
   what.add("NAME,...", "--schedules", command->schedules, parse_bench_schedules,
            "See gpipe schedule --list; or search [gpipe,1f1b,zb-v; emulated gpipe]");
-  what.add("MODE,...", "--recompute", command->modes, parse_bench_modes,
-           "never, except-last, always [never; emulated always]");
+  what.add("MODE,...", "--recompute", command->modes, parse_bench_modes, "never, except-last, always [never]");
   what.add_flag("--emulate", command->emulate,
                 "Tables 2, 3 and 4 of the GPipe paper in miniature, on K processors like this one that are emulated");
   what.add_flag("--quick", bench.quick, "Small sizes, for a first look: the figures mean little");
@@ -320,7 +319,7 @@ void add_bench_command(CLI::App& app, cli::Run& chosen) {
                       "  gpipe bench --quick\n"
                       "  gpipe bench --workload transformer --micro-batches 8,16 --json bench.json\n"
                       "  gpipe bench --workload cnn --stages 2 --rows plain,threads --recompute never,always\n"
-                      "  gpipe bench --emulate --workload transformer"});
+                      "  gpipe bench --emulate --workload transformer --recompute always"});
   sub.callback([&chosen, command] { chosen = [command] { return run_bench_command(*command); }; });
 }
 

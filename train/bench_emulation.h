@@ -22,7 +22,7 @@ struct EmulationOptions {
   std::vector<int> num_stages = {2, 4, 8};
   std::vector<int> num_micro_batches = {1, 4, 32};
   std::string schedule = "gpipe";
-  Recompute recompute = Recompute::kAlways;
+  Recompute recompute = Recompute::kNever;
   int num_repeats = 3;
 };
 
