@@ -30,6 +30,8 @@ constexpr int kMostRepeats = 1000;
 constexpr int kMostStages = 64;  // beyond them a number is a slip of the finger: each row is a pipeline of its own
 constexpr int kMostMicroBatches = 1024;
 
+constexpr const char* kDefect = "this is a defect of gpipe or of the machine";
+
 struct BenchCommand {
   BenchOptions options;
   // Not given: what a run, or the emulation, has by itself.
@@ -69,8 +71,9 @@ std::vector<std::string> parse_bench_rows(std::string_view words) {
       words, [](std::string_view word) -> std::string { return choice_of(word, bench_row_kinds()); });
 }
 std::vector<std::string> parse_bench_schedules(std::string_view words) {
-  return parse_distinct<std::string>(words,
-                                     [](std::string_view word) -> std::string { return find_schedule(word).name; });
+  return parse_distinct<std::string>(words, [](std::string_view word) -> std::string {
+    return word == kSearchedSchedule ? kSearchedSchedule : find_schedule(word).name;
+  });
 }
 std::vector<std::string> parse_bench_modes(std::string_view words) {
   return parse_distinct<std::string>(words, [](std::string_view word) -> std::string {
@@ -237,7 +240,14 @@ int run_bench_command(const BenchCommand& command) {
     run_bench_rank(command.rank_folder);
     return cli::kDone;
   }
-  if (command.emulate) return run_emulation(command);
+  if (command.emulate) {
+    try {
+      return run_emulation(command);
+    } catch (const BenchError& error) {
+      cli::print_error(error.what(), kDefect);
+      return cli::kNegativeAnswer;
+    }
+  }
   BenchOptions options = command.options;
   take_given(command, options);
   std::vector<Workload> workloads;
@@ -270,7 +280,7 @@ int run_bench_command(const BenchCommand& command) {
   if (wrong.empty()) return cli::kDone;
   cli::flush_output();
   cli::print_error(fmt::format("these do not have the loss of the plain loop, bit for bit: {}", fmt::join(wrong, "; ")),
-                   "this is a defect of gpipe or of the machine");
+                   kDefect);
   return cli::kNegativeAnswer;
 }
 
@@ -289,9 +299,8 @@ void add_bench_command(CLI::App& app, cli::Run& chosen) {
   what.add("M,...", "--micro-batches", command->num_micro_batches, parse_bench_micro_batches,
            "Each is a run of its own, with a plain loop of as many [8; emulated 1,4,32]");
   what.add("NAME,...", "--schedules", command->schedules, parse_bench_schedules,
-           "See gpipe schedule --list [gpipe,1f1b,zb-v; emulated gpipe]");
-  what.add("MODE,...", "--recompute", command->modes, parse_bench_modes,
-           "never, except-last, always [never; emulated always]");
+           "See gpipe schedule --list; or search [gpipe,1f1b,zb-v; emulated gpipe]");
+  what.add("MODE,...", "--recompute", command->modes, parse_bench_modes, "never, except-last, always [never]");
   what.add_flag("--emulate", command->emulate,
                 "Tables 2, 3 and 4 of the GPipe paper in miniature, on K processors like this one that are emulated");
   what.add_flag("--quick", bench.quick, "Small sizes, for a first look: the figures mean little");
@@ -310,7 +319,7 @@ void add_bench_command(CLI::App& app, cli::Run& chosen) {
                       "  gpipe bench --quick\n"
                       "  gpipe bench --workload transformer --micro-batches 8,16 --json bench.json\n"
                       "  gpipe bench --workload cnn --stages 2 --rows plain,threads --recompute never,always\n"
-                      "  gpipe bench --emulate --workload transformer"});
+                      "  gpipe bench --emulate --workload transformer --recompute always"});
   sub.callback([&chosen, command] { chosen = [command] { return run_bench_command(*command); }; });
 }
 

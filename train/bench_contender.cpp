@@ -264,13 +264,15 @@ std::unique_ptr<Contender> make_pipelined(const Workload& workload, const LayerC
 
 TurnResult step_of(const Workload& workload, Pipeline& pipeline, std::vector<StageMemory>* memory) {
   StepResult step;
-  const TurnResult result = measure_turn([&] {
+  TurnResult result = measure_turn([&] {
     step =
         pipeline->train_step(workload.inputs, {workload.target}, [&](const Tensors& outputs, const Tensors& targets) {
           return LossValue(workload.loss(outputs.front(), targets.front()));
         });
     return step.loss.item<double>();
   });
+  result.bubble = step.timeline.bubble_fraction;
+  result.inside = step.timeline.makespan_seconds / result.seconds;
   if (memory != nullptr) *memory = step.memory;
   return result;
 }

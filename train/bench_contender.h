@@ -15,6 +15,10 @@ struct TurnResult {
   double seconds = 0;
   double cpu_seconds = 0;  // of all threads of this process
   double loss = 0;
+  // Of a pipeline: the share of its workers' time in which they waited, and the share of the seconds from the first
+  // action's start to the last one's end.
+  std::optional<double> bubble = {};
+  std::optional<double> inside = {};
 };
 
 // Confined to its thread.

@@ -6,6 +6,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cstring>
 #include <thread>
 #include <utility>
 
@@ -17,7 +18,9 @@
 namespace gpipe::train {
 namespace {
 
-constexpr std::int64_t kEmulatedBatch = 32;
+// At 32 micro-batches, one of the Transformer has 128 tokens: fewer are much slower each.
+constexpr std::int64_t kEmulatedTexts = 64;
+constexpr std::int64_t kEmulatedImages = 32;
 
 // Seconds of the actions of one stage, by kind.
 struct StageSamples {
@@ -59,11 +62,14 @@ class EmulatedStages {
     }
   }
 
-  // One step; adds what its actions took to the samples, one a stage.
-  void step(int num_micro_batches, std::vector<StageSamples>& samples) const {
+  // One step; adds what its actions took to the samples, one a stage. Returns the loss.
+  double step(int num_micro_batches, std::vector<StageSamples>& samples) const {
+    at::Tensor loss;
     for (const MicroBatch& micro_batch : split_batch(whole_batch(workload_).tensors, num_micro_batches)) {
-      run(micro_batch, samples);
+      const at::Tensor added = run(micro_batch, samples);
+      loss = loss.defined() ? loss + added : added;
     }
+    return loss.item<double>();
   }
 
  private:
@@ -81,7 +87,7 @@ class EmulatedStages {
     return tensors;
   }
 
-  void run(MicroBatch micro_batch, std::vector<StageSamples>& samples) const {
+  at::Tensor run(MicroBatch micro_batch, std::vector<StageSamples>& samples) const {
     const double weight = static_cast<double>(micro_batch.num_samples) / static_cast<double>(workload_.num_samples());
     const at::Tensor target = micro_batch.tensors.back();
     micro_batch.tensors.pop_back();
@@ -99,6 +105,8 @@ class EmulatedStages {
       tensors = kept[stage].outputs;
       samples[stage].output_bytes = bytes_of(tensors);
     }
+    const at::Tensor loss = tensors.front().detach();
+    tensors.clear();
     for (std::size_t stage = stages_.size(); stage-- > 0;) {
       if (recomputes_) {
         samples[stage].recompute.push_back(
@@ -109,6 +117,7 @@ class EmulatedStages {
         kept[stage].outputs.clear();
       }));
     }
+    return loss;
   }
 
   // `successors` are the leaves that the outputs have become; none for the loss.
@@ -182,6 +191,7 @@ class EmulationOfMicroBatches {
     ProfileOptions profiling;
     profiling.loss = [&](const Tensors& outputs) { return workload.loss(outputs.front(), target); };
     profile_ = profile(chain_, workload.inputs.front().narrow(0, 0, rows), profiling);
+    plain_loss_ = PlainModel(chain_).accumulate(workload, whole_batch(workload), num_micro_batches);
   }
 
   EmulatedStep run(int num_stages, const std::function<void()>& before_step) const {
@@ -192,7 +202,7 @@ class EmulationOfMicroBatches {
       before_step();
       if (repeat == 0) samples.assign(samples.size(), {});
       stages.zero_grad();
-      stages.step(num_micro_batches_, samples);
+      check_loss(stages.step(num_micro_batches_, samples), num_stages);
     }
     Costs costs = costs_of(samples);
     const Schedule schedule = schedule_of(found);
@@ -223,6 +233,13 @@ class EmulationOfMicroBatches {
   }
 
  private:
+  // What is emulated has to be the step of the plain loop.
+  void check_loss(double loss, int num_stages) const {
+    if (std::memcmp(&loss, &plain_loss_, sizeof loss) == 0) return;
+    throw BenchError(fmt::format("the emulated step of {}, K={}, M={} has the loss {:.9g}, and the plain loop {:.9g}",
+                                 workload_.name, num_stages, num_micro_batches_, loss, plain_loss_));
+  }
+
   Plan plan_for(int num_stages) const {
     PlanOptions options;
     options.num_stages = num_stages;
@@ -238,6 +255,7 @@ class EmulationOfMicroBatches {
   const int num_micro_batches_;
   const LayerChain chain_;
   Profile profile_;
+  double plain_loss_ = 0;
 };
 
 }  // namespace
@@ -259,10 +277,10 @@ Workload make_emulated_workload(const std::string& name, bool quick) {
     if (quick) sizes = {8, 32, 2, 64, 16, 50};
     workload.description = fmt::format(
         "{} Transformer layers, d {}, {} heads, feed-forward {}, sequence {}, {} tokens, batch {}", sizes.num_blocks,
-        sizes.width, sizes.num_heads, sizes.hidden, sizes.sequence, sizes.num_tokens, kEmulatedBatch);
+        sizes.width, sizes.num_heads, sizes.hidden, sizes.sequence, sizes.num_tokens, kEmulatedTexts);
     workload.make = [sizes] { return LayerChain(benchmarks::make_transformer(sizes)); };
-    workload.inputs = {torch::randint(sizes.num_tokens, {kEmulatedBatch, sizes.sequence}, torch::kLong)};
-    workload.target = torch::randint(sizes.num_tokens, {kEmulatedBatch, sizes.sequence}, torch::kLong);
+    workload.inputs = {torch::randint(sizes.num_tokens, {kEmulatedTexts, sizes.sequence}, torch::kLong)};
+    workload.target = torch::randint(sizes.num_tokens, {kEmulatedTexts, sizes.sequence}, torch::kLong);
     workload.loss = &benchmarks::token_loss;
     return workload;
   }
@@ -270,12 +288,12 @@ Workload make_emulated_workload(const std::string& name, bool quick) {
   const std::int64_t filters = quick ? 8 : 32;
   const std::int64_t size = 64;
   workload.description =
-      fmt::format("AmoebaNet-D ({}, {}), images of {} x {}, batch {}", layers, filters, size, size, kEmulatedBatch);
+      fmt::format("AmoebaNet-D ({}, {}), images of {} x {}, batch {}", layers, filters, size, size, kEmulatedImages);
   workload.make = [layers, filters] {
     return models::amoebanet_d(models::AmoebaNetOptions(layers, filters).num_classes(10).deferred_batch_norm(false));
   };
-  workload.inputs = {torch::randn({kEmulatedBatch, 3, size, size})};
-  workload.target = torch::randint(10, {kEmulatedBatch}, torch::kLong);
+  workload.inputs = {torch::randn({kEmulatedImages, 3, size, size})};
+  workload.target = torch::randint(10, {kEmulatedImages}, torch::kLong);
   workload.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return torch::cross_entropy_loss(output, target);
   };

@@ -57,8 +57,9 @@ std::vector<std::string> bench_remarks(const BenchRun& run) {
 }
 
 std::string bench_heading(const BenchRun& run) {
-  return fmt::format("{}, M={}, medians of {} turn{}", run.workload, run.num_micro_batches, run.num_repeats,
-                     run.num_repeats == 1 ? "" : "s");
+  const std::string steps = run.steps_per_turn == 1 ? "" : fmt::format(" of {} steps", run.steps_per_turn);
+  return fmt::format("{}, M={}, medians of {} turn{}{}", run.workload, run.num_micro_batches, run.num_repeats,
+                     run.num_repeats == 1 ? "" : "s", steps);
 }
 
 Json spread_json(const Spread& spread) {
@@ -92,6 +93,8 @@ Json row_json(const BenchRow& row) {
   if (row.own_speed_up) json["speed_up_over_its_own_plain_loop"] = spread_json(*row.own_speed_up);
   json["bound"] = or_null(row.bound);
   if (row.cpu_seconds > 0) json["cpu_seconds"] = row.cpu_seconds;
+  if (row.bubble) json["bubble"] = *row.bubble;
+  if (row.inside) json["inside"] = *row.inside;
   json["peak_bytes"] = row.peak ? Json(row.peak->fullest_bytes) : Json(nullptr);
   json["all_peaks_bytes"] = row.peak ? Json(row.peak->total_bytes) : Json(nullptr);
   json["predicted_peak_bytes"] = or_null(row.predicted_bytes);
@@ -106,6 +109,7 @@ Json run_json(const BenchRun& run) {
                {"description", run.description},
                {"micro_batches", run.num_micro_batches},
                {"repeats", run.num_repeats},
+               {"steps_per_turn", run.steps_per_turn},
                {"others_share", or_null(run.noise.others_share)},
                {"two_thread_scaling", run.noise.two_threads ? spread_json(*run.noise.two_threads) : Json(nullptr)},
                {"quiet", verdict.is_quiet},

@@ -32,6 +32,8 @@ struct BenchRow {
   std::optional<Spread> own_speed_up;  // over the plain loop of a peer's own language
   std::optional<double> bound;         // that the schedule has on this machine: see docs/performance.md
   double cpu_seconds = 0;              // of all threads, median; 0: in processes of its own
+  std::optional<double> bubble;        // median share of the workers' time in which they waited
+  std::optional<double> inside;        // median share of the step from the first action's start to the last one's end
   std::optional<BenchPeak> peak;
   std::optional<std::int64_t> predicted_bytes;  // of the fullest worker
   double loss = 0;
@@ -44,6 +46,7 @@ struct BenchRun {
   std::string description;
   int num_micro_batches = 1;
   int num_repeats = 1;
+  int steps_per_turn = 1;
   Noise noise;
   std::vector<BenchRow> rows;  // the first is the plain loop that the others are compared with
 };

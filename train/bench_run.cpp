@@ -5,6 +5,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <memory>
@@ -20,6 +21,9 @@ namespace gpipe::train {
 namespace {
 
 constexpr int kProcessRanks = 2;
+constexpr double kSearchSeconds = 5;
+constexpr double kLeastTurnSeconds = 0.1;  // of the plain loop
+constexpr double kMostStepsPerTurn = 100;
 constexpr const char* kHowToGetPipe =
     "not installed: apt-get install --no-install-recommends python3-torch (make bench-peers-deps does it)";
 
@@ -32,6 +36,8 @@ struct Entrant {
   bool is_shown = true;
   std::vector<double> seconds = {};
   std::vector<double> cpu_seconds = {};
+  std::vector<double> bubble = {};
+  std::vector<double> inside = {};
 };
 
 std::string folder_of_this_program() {
@@ -127,6 +133,7 @@ class RunInTurns {
     const int num_all = (options_.num_repeats + 2) * static_cast<int>(entrants_.size());
     int num_done = 0;
     for (int repeat = -1; repeat < options_.num_repeats; ++repeat) {  // the first warms up
+      if (repeat == 0) choose_steps_per_turn();
       for (Entrant& entrant : entrants_) {
         progress(num_done++, num_all);
         run_or_give_up(entrant, [&] { take_turn(entrant, repeat >= 0); });
@@ -209,6 +216,7 @@ class RunInTurns {
     options.schedule = schedule;
     options.recompute = recompute;
     options.optimizer_slots = 0;
+    options.search_seconds = kSearchSeconds;
     return plan(profile_, options);
   }
 
@@ -233,7 +241,7 @@ class RunInTurns {
   }
 
   void add_processes() {
-    if (!wants_stages(kProcessRanks)) return;
+    if (!wants_stages(kProcessRanks) || usual_schedule() == kSearchedSchedule) return;  // that is on threads only
     const std::string& schedule = usual_schedule();
     add_pipeline(fmt::format("{}, K={}, processes", schedule, kProcessRanks), "processes", kProcessRanks, schedule,
                  options_.recompute.front());
@@ -307,22 +315,45 @@ class RunInTurns {
     } catch (const PartnerError& error) {
       entrant.row.why_not = cli::on_one_line(error.what());
       entrant.contender.reset();
+    } catch (const nlohmann::json::exception& error) {
+      entrant.row.why_not = fmt::format("its answer is not what was asked for: {}", cli::on_one_line(error.what()));
+      entrant.contender.reset();
     }
   }
 
+  // Several steps, if one is short.
   void take_turn(Entrant& entrant, bool counts) {
     const bool is_watched = counts && entrant.contender->is_in_this_process();
+    TurnResult sum;
     if (is_watched) guard_.begin();
-    const TurnResult result = entrant.contender->take_turn();
-    if (is_watched) guard_.end();
-    entrant.row.loss = result.loss;
-    if (!baseline_loss_) baseline_loss_ = result.loss;
-    if (entrant.has_same_bits) {
-      entrant.row.same_loss = entrant.row.same_loss.value_or(true) && are_same_bits(result.loss, *baseline_loss_);
+    for (int step = 0; step < steps_per_turn_; ++step) {
+      const TurnResult result = entrant.contender->take_turn();
+      check_loss(entrant, result.loss);
+      sum.seconds += result.seconds;
+      sum.cpu_seconds += result.cpu_seconds;
+      sum.bubble = result.bubble;
+      sum.inside = result.inside;
     }
+    if (is_watched) guard_.end();
     if (!counts) return;
-    entrant.seconds.push_back(result.seconds);
-    entrant.cpu_seconds.push_back(result.cpu_seconds);
+    entrant.seconds.push_back(sum.seconds / steps_per_turn_);
+    entrant.cpu_seconds.push_back(sum.cpu_seconds / steps_per_turn_);
+    if (sum.bubble) entrant.bubble.push_back(*sum.bubble);
+    if (sum.inside) entrant.inside.push_back(*sum.inside);
+  }
+
+  void check_loss(Entrant& entrant, double loss) {
+    entrant.row.loss = loss;
+    if (!baseline_loss_) baseline_loss_ = loss;
+    if (!entrant.has_same_bits) return;
+    entrant.row.same_loss = entrant.row.same_loss.value_or(true) && are_same_bits(loss, *baseline_loss_);
+  }
+
+  // From the second step of the plain loop on.
+  void choose_steps_per_turn() {
+    if (options_.quick) return;
+    const double seconds = entrants_.front().contender->take_turn().seconds;
+    steps_per_turn_ = static_cast<int>(std::clamp(std::ceil(kLeastTurnSeconds / seconds), 1.0, kMostStepsPerTurn));
   }
 
   BenchRun result() {
@@ -331,6 +362,7 @@ class RunInTurns {
     run.description = workload_.description;
     run.num_micro_batches = num_micro_batches_;
     run.num_repeats = options_.num_repeats;
+    run.steps_per_turn = steps_per_turn_;
     run.noise.others_share = guard_.others_share();
     const std::vector<double>& baseline = entrants_.front().seconds;
     run.noise.baseline_seconds = spread_of(baseline);
@@ -352,6 +384,8 @@ class RunInTurns {
     row.seconds = spread_of(entrant.seconds);
     row.speed_up = spread_of(ratios_turn_by_turn(entrants_.front().seconds, entrant.seconds));
     row.cpu_seconds = quantile(entrant.cpu_seconds, 0.5);
+    if (!entrant.bubble.empty()) row.bubble = quantile(entrant.bubble, 0.5);
+    if (!entrant.inside.empty()) row.inside = quantile(entrant.inside, 0.5);
     // What two threads lose on this machine, no schedule can get back.
     if (row.bound && row.num_stages > 1 && noise.two_threads) *row.bound *= noise.two_threads->median / 2;
     if (entrant.own_baseline < 0 || entrants_[entrant.own_baseline].contender == nullptr) return;
@@ -362,13 +396,14 @@ class RunInTurns {
   const int num_micro_batches_;
   const BenchOptions& options_;
   // The first account makes all tensors count that are allocated after it.
-  const MemoryAccount counted_{"bench"};
+  const std::shared_ptr<MemoryAccount> counted_ = std::make_shared<MemoryAccount>("bench");
   LayerChain chain_;
   std::vector<std::shared_ptr<PlainModel>> models_;
   Profile profile_;
   std::vector<Entrant> entrants_;
   NoiseGuard guard_;
   std::optional<double> baseline_loss_;
+  int steps_per_turn_ = 1;
 };
 
 }  // namespace
@@ -389,7 +424,7 @@ void run_bench_rank(const std::string& folder) {
   const World world = read_world();
   PartnerSide side(folder, world.rank);
   const nlohmann::json& spec = side.spec();
-  const MemoryAccount counted{"bench"};
+  const auto counted = std::make_shared<MemoryAccount>("bench");  // see RunInTurns
   const Workload workload = make_workload(spec.at("workload").get<std::string>(), spec.at("quick").get<bool>());
   const PipelineOptions options = PipelineOptions(world.num_stages())
                                       .num_micro_batches(spec.at("micro_batches").get<int>())

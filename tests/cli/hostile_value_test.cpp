@@ -88,7 +88,7 @@ TEST_F(HostileValue, OfEveryCommandThatThereIs) {
       {"train"},     {"train", "image"}, {"train", "lm"}, {"train", "translate"},
       {"eval"},      {"eval", "image"},  {"eval", "lm"},  {"eval", "translate"},
       {"translate"}, {"generate"},       {"profile"},     {"capacity"},
-      {"inspect"},   {"convert"}};
+      {"inspect"},   {"convert"},        {"bench"}};
   for (const Arguments& command : commands_of()) {
     EXPECT_THAT(known, ::testing::Contains(command)) << "give its options hostile values here, or with the commands of "
                                                         "libtorch";

@@ -26,9 +26,9 @@ const nlohmann::json* row_of(const nlohmann::json& run, const std::string& name)
 
 TEST(BenchCommand, WritesWhatItMeasuredWithTheLossOfThePlainLoopInEveryRow) {
   const TemporaryFolder folder;
-  const Outcome outcome = run_gpipe(quick_bench(
-      {"--workload", "all", "--rows", "plain,data-parallel,threads", "--stages", "1,2", "--schedules", "1f1b,zb-v",
-       "--recompute", "never,always", "--json", folder.path("b.json"), "--markdown", folder.path("b.md")}));
+  const Outcome outcome = run_gpipe(quick_bench({"--workload", "all", "--rows", "data-parallel,threads", "--stages",
+                                                 "1,2", "--schedules", "1f1b,zb-v", "--recompute", "never,always",
+                                                 "--json", folder.path("b.json"), "--markdown", folder.path("b.md")}));
   ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
   const auto json = nlohmann::json::parse(read_file(folder.path("b.json")));
   ASSERT_EQ(json.at("runs").size(), 6U);
@@ -88,6 +88,45 @@ TEST(BenchCommand, HasARowThatSaysWhyAPipelineDoesNotRun) {
   const Outcome outcome = run_gpipe(quick_bench({"--workload", "lstm", "--rows", "threads", "--stages", "8"}));
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_THAT(outcome.out, HasSubstr("1f1b, K=8: "));
+}
+
+TEST(BenchCommand, EmulatesMoreProcessorsThanThereAre) {
+  const TemporaryFolder folder;
+  const Outcome outcome =
+      run_gpipe(quick_bench({"--emulate", "--stages", "2,4", "--micro-batches", "1,4", "--recompute", "never", "--json",
+                             folder.path("e.json"), "--markdown", folder.path("e.md")}));
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, AllOf(HasSubstr("EMULATION"), HasSubstr("Table 2, emulated"), HasSubstr("Table 4")));
+  const auto json = nlohmann::json::parse(read_file(folder.path("e.json")));
+  ASSERT_EQ(json.at("emulations").size(), 2U);
+  for (const nlohmann::json& emulation : json.at("emulations")) {
+    ASSERT_EQ(emulation.at("steps").size(), 4U);
+    for (const nlohmann::json& step : emulation.at("steps")) {
+      // No K workers do the work faster than K times, and a slower interconnect makes nothing faster.
+      const double fast = step.at("emulated_fast").at("seconds");
+      EXPECT_GE(fast * step.at("stages").get<double>(), step.at("alone_seconds").get<double>() * 0.999);
+      EXPECT_GE(step.at("emulated_slow").at("seconds").get<double>(), fast);
+      EXPECT_EQ(step.at("emulated_fast").at("recompute"), 0);
+      EXPECT_TRUE(step.contains("paper"));
+    }
+  }
+  EXPECT_THAT(read_file(folder.path("e.md")), HasSubstr("Table 3, emulated"));
+}
+
+TEST(BenchCommand, RefusesToEmulateWhatItCannot) {
+  const std::vector<std::pair<Arguments, const char*>> cases = {
+      {{"--workload", "lstm"}, "lstm is not emulated"},
+      {{"--schedules", "zb-v"}, "zb-v is not emulated"},
+      {{"--schedules", "gpipe,1f1b"}, "--schedules: an emulation has one"},
+      {{"--rows", "plain"}, "--rows mean nothing with --emulate"},
+      {{"--micro-batches", "128"}, "the batch of transformer has 64 samples"}};
+  for (const auto& [options, message] : cases) {
+    Arguments arguments = quick_bench({"--emulate"});
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 2) << message;
+    EXPECT_THAT(outcome.err, HasSubstr(message));
+  }
 }
 
 TEST(BenchCommand, RefusesWhatItCannotMeasure) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "train/bench_emulation_report.h"
 #include "train/bench_noise.h"
 #include "train/bench_results.h"
 
@@ -121,6 +122,35 @@ TEST(BenchResults, NamesTheRowsThatHaveAnotherLoss) {
   EXPECT_THAT(rows_with_other_losses(run), ElementsAre());
   run.rows[1].same_loss = false;
   EXPECT_THAT(rows_with_other_losses(run), ElementsAre("1f1b"));
+}
+
+Emulation emulation_of_four_steps() {
+  Emulation emulation;
+  emulation.workload = "amoebanet";
+  emulation.schedule = "gpipe";
+  emulation.recompute = "always";
+  const auto add = [&](int micro_batches, int stages, double fast, double slow) {
+    EmulatedStep step;
+    step.num_micro_batches = micro_batches;
+    step.num_stages = stages;
+    step.alone_seconds = 8;
+    step.fast.seconds = fast;
+    step.slow.seconds = slow;
+    emulation.steps.push_back(step);
+  };
+  add(1, 2, 8, 9);
+  add(1, 4, 8, 10);
+  add(32, 2, 5, 6);
+  add(32, 4, 2.5, 4);
+  return emulation;
+}
+
+TEST(BenchEmulation, NormalisesTable2ByTheFewestWorkersAndMicroBatchesAndTable3ByTheFewestWorkers) {
+  const std::string text = emulation_text(emulation_of_four_steps());
+  // 8 / 2.5 over one and over K=2, M=1; the paper has 1.84, torchgpipe 72.4 / 26.7.
+  EXPECT_THAT(text, HasSubstr("32  4  2.5 s      3.20      3.20   1.84        2.71"));
+  // 5 / 2.5, 6 / 4; the paper has 1.7.
+  EXPECT_THAT(text, HasSubstr("32  4  2.00  1.50         1.70"));
 }
 
 }  // namespace
