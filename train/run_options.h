@@ -13,6 +13,14 @@
 
 namespace gpipe::train {
 
+// What there is to know about mini-batches for advice, see TrainedRun.
+struct BatchFacts {
+  std::int64_t num_rows = 0;            // of a replica's; 0 = it varies
+  std::int64_t most_micro_batches = 1;  // that the task takes
+  std::string size_option;
+  std::string preparing_option;
+};
+
 struct RunOptions {
   int num_stages = 0;  // 0: as many as there are processes, and 2 without a launcher
   int num_micro_batches = 8;
@@ -25,6 +33,7 @@ struct RunOptions {
   int threads_per_stage = 1;
   std::uint64_t seed = 0;
   TrainerOptions trainer;
+  BatchFacts batches;  // of the task
 };
 
 // Their schedule, and its proof, are made before the size of a mini-batch is known.

@@ -1,14 +1,18 @@
 #include "train/run_report.h"
 
 #include <fmt/format.h>
+#include <sched.h>
 
+#include <algorithm>
 #include <numeric>
+#include <thread>
 #include <vector>
 
 #include "cli/quantity.h"
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/wrap.h"
+#include "train/advice.h"
 #include "train/progress.h"
 #include "train/summary.h"
 
@@ -97,6 +101,57 @@ std::string stage_table(const TrainingResult& result, const Pipeline& pipeline, 
   return cli::to_table({"stage", "<layers", "parameters", "busy", "peak"}, rows);
 }
 
+bool recomputes(const MeasuredSteps& steps) {
+  return std::any_of(steps.stages().begin(), steps.stages().end(), [](const StageTimes& stage) {
+    return stage[static_cast<std::size_t>(ActionKind::kRecompute)].count > 0;
+  });
+}
+
+// The name of the schedule that ran. Empty if that alone does not say what its stages did.
+std::string named_schedule(const TrainingResult& result, const Pipeline& pipeline, const RunOptions& options) {
+  const auto& plan = options.trainer.plan;
+  const bool is_named = options.schedule != kSearchedSchedule && !(plan && plan->order);
+  const bool recomputes_alike = pipeline->recompute_by_stage().empty() && pipeline->rematerialization().empty() &&
+                                (pipeline->options().recompute() != Recompute::kAuto || !recomputes(result.measured));
+  return is_named && recomputes_alike ? pipeline->options().schedule() : "";
+}
+
+// That this process may use.
+int num_cores() {
+  cpu_set_t cores;
+  const bool is_known = sched_getaffinity(0, sizeof cores, &cores) == 0;  // not if there are more than the set can have
+  return std::max(1, is_known ? CPU_COUNT(&cores) : static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+TrainedRun trained_run(const TrainingResult& result, const Pipeline& pipeline, const RunOptions& options) {
+  const PipelineOptions& made_of = pipeline->options();
+  const World& world = pipeline->world();
+  const auto bounded = [](std::int64_t count) {
+    return static_cast<int>(std::min<std::int64_t>(count, kMostMicroBatches));
+  };
+  TrainedRun run;
+  run.steps = result.measured;
+  run.num_workers = result.num_workers;
+  run.layers_per_stage = pipeline->layers_per_stage();
+  run.profile = pipeline->profile();
+  run.schedule = named_schedule(result, pipeline, options);
+  run.recompute = made_of.recompute() == Recompute::kAuto ? Recompute::kNever : made_of.recompute();
+  run.has_chunks = options.chunks != 0;
+  run.has_balance = !options.balance.empty();
+  run.has_plan = options.trainer.plan.has_value();
+  run.has_memory_limit = options.memory_limit_bytes != 0;
+  run.is_launched = world.size > 1;
+  run.chooses_recompute = made_of.recompute() == Recompute::kAuto;
+  run.most_micro_batches = bounded(options.batches.most_micro_batches);
+  run.num_rows = static_cast<int>(options.batches.num_rows);
+  run.size_option = options.batches.size_option;
+  run.preparing_option = options.batches.preparing_option;
+  run.num_cores = num_cores();
+  run.num_local_workers = world.size > 1 ? world.local_size : result.num_workers;
+  run.threads_per_stage = made_of.threads_per_stage();
+  return run;
+}
+
 }  // namespace
 
 std::string describe_start(const Pipeline& pipeline, const Task& task) {
@@ -144,6 +199,15 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
   }
   const std::string plan = options.plan ? "\n" + compared_with(*options.plan, result) : "";
   return "\n" + time_table(result) + plan + "\n" + to_text(facts) + "\n" + stage_table(result, pipeline, task.chain());
+}
+
+std::string describe_advice(const TrainingResult& result, const Pipeline& pipeline, const RunOptions& options) {
+  if (result.ending == Ending::kNotFinite) return "";  // there is something else to do first
+  std::string lines;
+  for (const std::string& sentence : advice(trained_run(result, pipeline, options))) {
+    lines += cli::wrapped(sentence, cli::output_width() - kHeaderIndent, kHeaderIndent) + "\n";
+  }
+  return lines.empty() ? "" : "\n" + lines;
 }
 
 }  // namespace gpipe::train

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdint>
 #include <functional>
@@ -77,7 +78,10 @@ int train(CLI::App& command, const std::string& data_options, const RunOptions& 
   const bool reports = read_world().rank == 0;  // of the processes that train together
   if (reports) cli::print(describe_start(pipeline, task));
   const TrainingResult result = run_training(pipeline, task, run.trainer);
-  if (reports) cli::print(describe_end(result, pipeline, task, run.trainer));
+  if (reports) {
+    cli::print(describe_end(result, pipeline, task, run.trainer));
+    cli::print(describe_advice(result, pipeline, run));
+  }
   if (reports && result.ending == Ending::kNotFinite) {
     cli::flush_output();
     cli::print_error(fmt::format("the loss or its gradient is not finite at step {}", result.num_steps + 1),
@@ -125,6 +129,11 @@ void check_samples(const char* option, std::int64_t num_samples, const RunOption
       fmt::format("batch norm needs at least two images each: raise {}, or lower --micro-batches", option));
 }
 
+// Of the mini-batch of a replica; `num_samples` is that of the data, if it is limited.
+std::int64_t num_rows(std::int64_t batch_size, std::int64_t num_samples = 0) {
+  return (num_samples != 0 ? std::min(batch_size, num_samples) : batch_size) / read_world().num_replicas;
+}
+
 void add_image_task(CLI::App& train_command, cli::Run& chosen) {
   using Command = TaskCommand<ImageTaskOptions>;
   const auto command = std::make_shared<Command>(train_command, "image");
@@ -149,6 +158,8 @@ void add_image_task(CLI::App& train_command, cli::Run& chosen) {
                     [](Command& made) {
                       check_samples("--batch-size", made.task.batch_size, made.run);
                       if (made.task.num_training != 0) check_samples("--samples", made.task.num_training, made.run);
+                      const std::int64_t rows = num_rows(made.task.batch_size, made.task.num_training);
+                      made.run.batches = {rows, rows / 2, "--batch-size", made.task.augment ? "--augment" : ""};
                       return std::make_unique<ImageTask>(made.task, /*only_test=*/false);
                     });
 }
@@ -177,6 +188,8 @@ void add_lm_task(CLI::App& train_command, cli::Run& chosen) {
                      "  gpipe generate --weights kjv.safetensors --prompt \"In the beginning\""},
                     [](Command& made) {
                       if (!made.task.text_files.empty()) made.data_options = "--text";
+                      const std::int64_t rows = num_rows(made.task.batch_size);
+                      made.run.batches = {rows, rows, "--batch-size", ""};
                       return std::make_unique<LmTask>(made.task, vocabulary_of(made.run.trainer));
                     });
 }
@@ -215,6 +228,8 @@ void add_translate_task(CLI::App& train_command, cli::Run& chosen) {
                       made.task.size_multiple = std::int64_t{made.run.num_micro_batches} * read_world().num_replicas;
                       made.task.drop_last =
                           read_world().num_replicas > 1;  // what is left over may not be enough for all
+                      const std::int64_t most = made.task.max_tokens / made.task.max_length / read_world().num_replicas;
+                      made.run.batches = {0, most, "--max-tokens", ""};
                       return std::make_unique<TranslateTask>(made.task, vocabulary_of(made.run.trainer));
                     });
 }

@@ -147,7 +147,9 @@ class Trainer {
       const auto start = clock_seconds();
       const TensorBatch batch = *batches.next();
       const double data_seconds = clock_seconds() - start;
+      const double updates_before = result_.update_seconds;
       if (take_step(batch)) {
+        result_.measured.add(result_.last_timeline, {data_seconds, result_.update_seconds - updates_before});
         result_.data_seconds += data_seconds;
         result_.seconds += clock_seconds() - start;
         report(batch, clock_seconds() - start);

@@ -8,6 +8,7 @@
 
 #include "gpipe/gpipe.h"
 #include "train/learning_rate.h"
+#include "train/measured_steps.h"
 #include "train/optimizer.h"
 #include "train/task.h"
 
@@ -69,6 +70,7 @@ struct TrainingResult {
   std::vector<StageMemory> memory;  // empty unless it was measured; peaks over all steps
   std::vector<Measure> measures;    // of the last evaluation
   Timeline last_timeline;           // of the last step
+  MeasuredSteps measured;           // those steps that are alike
   std::string checkpoint;           // the last one; empty if there is none
 };
 

@@ -1,6 +1,7 @@
 // gpipe train, eval, translate and generate from end to end, on data of a few samples that the tests make.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -21,6 +22,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ContainsRegex;
 using ::testing::Each;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -829,6 +831,36 @@ TEST_F(TrainImage, TheHeaderFitsInto80Columns) {
   const std::string header = outcome.out.substr(0, outcome.out.find("train  epoch"));
   EXPECT_THAT(header, HasSubstr(model));
   EXPECT_LE(longest_line(header), 80u) << header;
+}
+
+// What this process and those that it starts may use is one core, until the end of the block.
+class OneCore {
+ public:
+  OneCore() {
+    EXPECT_EQ(sched_getaffinity(0, sizeof before_, &before_), 0);
+    cpu_set_t one;
+    CPU_ZERO(&one);
+    int core = 0;
+    while (!CPU_ISSET(core, &before_)) ++core;
+    CPU_SET(core, &one);
+    EXPECT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  }
+  ~OneCore() { sched_setaffinity(0, sizeof before_, &before_); }
+  OneCore(const OneCore&) = delete;
+  OneCore& operator=(const OneCore&) = delete;
+
+ private:
+  cpu_set_t before_ = {};
+};
+
+TEST_F(TrainImage, SaysAtItsEndWhatWouldBeFaster) {
+  const OneCore one_core;
+  const Outcome outcome = train({"--stages", "2", "--steps", "6"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, EndsWith("\n\n2 workers on 1 core take turns: try --stages 1\n"));
+  const Outcome short_run = train({"--stages", "2", "--steps", "2"});
+  ASSERT_EQ(short_run.exit_code, 0) << short_run.err;
+  EXPECT_THAT(short_run.out, Not(HasSubstr("try --")));
 }
 
 TEST_F(TrainImage, ShowsHowFarAnEvaluationIs) {
