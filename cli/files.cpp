@@ -132,9 +132,9 @@ std::vector<WorkerCosts> read_workers(const std::string& path, int num_workers, 
       path, [&link](std::string_view text) { return parse_workers(text, link); },
       "a file of workers is JSON such as {\"workers\": [{\"speed\": 1, \"memory\": \"16GiB\"}, ...]}");
   if (static_cast<int>(workers.size()) != num_workers) {
-    throw UsageError(
-        fmt::format("{} has {} workers, and the pipeline has {}", input_name(path), workers.size(), num_workers),
-        "describe each worker of the pipeline, from the first to the last");
+    throw UsageError(fmt::format("{} has {} {}, and the pipeline has {}", input_name(path), workers.size(),
+                                 workers.size() == 1 ? "worker" : "workers", num_workers),
+                     "describe each worker of the pipeline, from the first to the last");
   }
   return workers;
 }

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "cli/command_line.h"
 #include "cli/commands.h"
@@ -56,6 +58,7 @@ Schedule make_schedule(const ScheduleCommand& command) {
 struct Found {
   Schedule schedule;
   Costs costs;
+  std::vector<int> layers_per_stage;  // of a searched one
 };
 
 // By name, or searched.
@@ -66,7 +69,7 @@ Found find_or_search(const ScheduleCommand& command, const CLI::App& app) {
               "see 'gpipe schedule --help', under Search");
     refuse_if(command.schedule.recompute == Recompute::kAuto || command.schedule.num_micro_batches == 0,
               "only a search and 'gpipe plan' choose what is auto", "give --recompute and --micro-batches");
-    Found named = {make_schedule(command), {}};
+    Found named = {make_schedule(command), {}, {}};
     named.costs = uniform_costs(named.schedule);
     return named;
   }
@@ -75,7 +78,7 @@ Found find_or_search(const ScheduleCommand& command, const CLI::App& app) {
   refuse_if(!command.search.plan.empty() && is_same_file(command.search.plan, command.output),
             fmt::format("--plan and --output both name '{}'", command.output), "name two files");
   const Plan plan = search_schedule(command.schedule, command.search, command.force);
-  return {schedule_of(plan), plan.costs};
+  return {schedule_of(plan), plan.costs, plan.layers_per_stage};
 }
 
 // Where the costs have no time of an update, it is drawn as long as a forward.
@@ -86,9 +89,16 @@ void add_updates(Found& found) {
   }
 }
 
+// What the actions do not say: without --balance, `gpipe simulate` cuts the layers of a profile anew.
+std::string comment(const Found& found) {
+  if (found.layers_per_stage.empty()) return "";
+  return fmt::format("# layers per stage: {0} (gpipe simulate --balance {0})\n",
+                     fmt::join(found.layers_per_stage, ","));
+}
+
 std::string to_format(const Found& found, const ScheduleCommand& command) {
-  if (command.format == Format::kText) return to_text(found.schedule);
-  if (command.format == Format::kCsv) return to_csv(found.schedule);
+  if (command.format == Format::kText) return comment(found) + to_text(found.schedule);
+  if (command.format == Format::kCsv) return comment(found) + to_csv(found.schedule);
   const Timeline timeline = simulate(found.schedule, found.costs);
   if (command.format == Format::kSvg) return to_svg(timeline);
   GanttOptions options;

@@ -23,7 +23,8 @@ using detail::Align;
 constexpr const char* kLegend =
     "chunks: stages a worker, and which other numbers of them there are. bubble: the share of time that workers idle, "
     "with F = 1, B = 2, I = W = 1 and free messages. peak: the micro-batches whose activations the fullest worker "
-    "holds at once. messages: how many go from one worker to another in a step. A Pipeline runs all of them.";
+    "holds at once. messages: how many go from one worker to another in a step. A Pipeline trains with all of them but "
+    "forward, which has no backward, and evaluates with the forwards of any.";
 
 // Each flow carries one message a micro-batch.
 std::int64_t messages_between_workers(const Schedule& schedule) {

@@ -50,7 +50,18 @@ std::string bound_text(const StepBound& bound) {
 }
 
 std::string percent_above(double seconds, double bound) {
-  return bound > 0 ? format_percent(std::max(0.0, seconds / bound - 1)) : "-";
+  return bound > 0 ? format_percent(std::max(0.0, seconds / bound - 1)) : "";
+}
+
+std::string slower_by(double seconds, double best) {
+  const std::string percent = percent_above(seconds, best);
+  return percent.empty() ? "" : "+" + percent;
+}
+
+std::string bound_line(const char* title, const StepBound& bound, double step_seconds) {
+  const std::string percent = percent_above(step_seconds, bound.seconds());
+  return fmt::format("lower bound, {:<13} {}{}\n", title, bound_text(bound),
+                     percent.empty() ? "" : fmt::format(": the step is {} above it", percent));
 }
 
 std::string report(const ScheduleSearch& search) {
@@ -61,15 +72,12 @@ std::string report(const ScheduleSearch& search) {
   rows.push_back({best.schedule, fmt::format("{}", best.chunks), format_seconds(step), "", format_bytes(*fullest)});
   for (const PlanCandidate& candidate : search.named) {
     rows.push_back({candidate.schedule, fmt::format("{}", candidate.chunks), format_seconds(candidate.step_seconds),
-                    fmt::format("+{}", percent_above(candidate.step_seconds, step)),
-                    format_bytes(candidate.fullest_bytes)});
+                    slower_by(candidate.step_seconds, step), format_bytes(candidate.fullest_bytes)});
   }
   std::string text = detail::to_table(
       {{"schedule", Align::kLeft}, {"chunks"}, {"step"}, {"", Align::kRight}, {"fullest worker"}}, rows);
-  text += fmt::format("lower bound, these stages  {}: the step is {} above it\n", bound_text(search.of_cut),
-                      percent_above(step, search.of_cut.seconds()));
-  text += fmt::format("lower bound, any stages    {}: the step is {} above it\n", bound_text(search.of_any_cut),
-                      percent_above(step, search.of_any_cut.seconds()));
+  text += bound_line("these stages", search.of_cut, step);
+  text += bound_line("any stages", search.of_any_cut, step);
   text += fmt::format("layers per stage           {}\n", fmt::join(best.layers_per_stage, ","));
   return text;
 }

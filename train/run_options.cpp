@@ -1,6 +1,7 @@
 #include "train/run_options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
 
@@ -23,16 +24,23 @@ using cli::parse_index;
 using cli::parse_number;
 using cli::parse_path;
 
-std::string schedule_choices() {
-  std::string names;
+// Those that train.
+std::vector<std::string> schedule_names() {
+  std::vector<std::string> names;
   for (const ScheduleInfo& info : schedule_registry()) {
-    if (info.generate(1, 1, info.default_chunks).has_backward()) names += fmt::format("{}, ", info.name);
+    if (info.generate(1, 1, info.default_chunks).has_backward()) names.emplace_back(info.name);
   }
-  return names + "or search: one made for this model";
+  return names;
+}
+
+std::string schedule_choices() {
+  return fmt::format("{}, or search: one made for this model", fmt::join(schedule_names(), ", "));
 }
 
 std::string parse_schedule(std::string_view word) {
-  return word == kSearchedSchedule ? std::string(word) : find_schedule(std::string(word)).name;
+  std::vector<std::string> words = schedule_names();
+  words.emplace_back(kSearchedSchedule);
+  return words[cli::parse_choice(word, words)];
 }
 
 std::string parse_optimizer(std::string_view word) {

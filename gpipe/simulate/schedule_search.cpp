@@ -358,9 +358,8 @@ std::int64_t fullest_bytes(const Plan& plan) {
 }
 
 std::vector<int> chunk_choices(const ScheduleInfo& info, int num_workers, std::size_t num_layers) {
-  const int most_chunks = num_workers == 1 ? 1 : kMostChunks;  // one worker gains nothing by several stages
   std::vector<int> choices;
-  for (int chunks = 1; chunks <= most_chunks; ++chunks) {
+  for (int chunks = 1; chunks <= kMostChunks; ++chunks) {
     const bool is_tried = info.chunks_step == 0 ? chunks == info.default_chunks : chunks >= 2;
     const std::size_t num_stages = static_cast<std::size_t>(num_workers) * static_cast<std::size_t>(chunks);
     if (is_tried && takes_chunks(info, chunks) && (chunks == 1 || num_stages <= num_layers)) choices.push_back(chunks);

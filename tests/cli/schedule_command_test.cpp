@@ -4,9 +4,11 @@
 
 #include <filesystem>
 #include <future>
+#include <nlohmann/json.hpp>
 #include <sstream>
 #include <string>
 
+#include "gpipe/plan/plan_json.h"
 #include "gpipe/schedule/registry.h"
 #include "run_command.h"
 #include "tests/os/file_limits.h"
@@ -121,6 +123,7 @@ TEST(ScheduleCommand, ListsEveryScheduleWithItsFiguresAndItsSummary) {
   EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" interleaved any, 2 15.8 % 5.5 112 1F1B over"));
   EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" hanayo even, 2 15.8 % 5.5 96 waves"));
   EXPECT_THAT(on_one_line(outcome.out), HasSubstr(" forward 1 27.3 % 1 24 forwards only"));
+  EXPECT_THAT(on_one_line(outcome.out), HasSubstr("A Pipeline trains with all of them but forward, "));
   std::istringstream lines(outcome.out);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;
 }
@@ -132,6 +135,97 @@ TEST(ScheduleCommand, ListsTheSchedulesAtAnySize) {
   const Outcome refused = run_gpipe({"schedule", "--list", "--chunks", "4"});
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_THAT(refused.err, HasSubstr("leave --chunks out"));
+}
+
+// Searches in a profile whose layers take 1, 2, 3, 4, 1, 2, 3 and 4 seconds forward, and twice that backward.
+class SearchCommand : public ::testing::Test {
+ protected:
+  static std::string profile_of(double second) {
+    nlohmann::json profile = {{"layers", nlohmann::json::array()}, {"skips", nlohmann::json::array()}};
+    for (int layer = 0; layer < 8; ++layer) {
+      const double seconds = (layer % 4 + 1) * second;
+      profile["layers"].push_back({{"name", "layer" + std::to_string(layer)},
+                                   {"forward_seconds", seconds},
+                                   {"backward_seconds", 2 * seconds},
+                                   {"input_grad_seconds", seconds},
+                                   {"weight_grad_seconds", seconds},
+                                   {"parameter_bytes", 1 << 20},
+                                   {"activation_bytes", 4 << 20},
+                                   {"output_bytes", 1 << 10}});
+    }
+    return profile.dump();
+  }
+
+  Outcome search(const Arguments& more) const {
+    Arguments arguments = {"schedule", "search",          "--profile", profile_,    "--stages",
+                           "2",        "--micro-batches", "4",         "--seconds", "0.1"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_gpipe(arguments);
+  }
+
+  TemporaryFolder folder_;
+  std::string profile_ = folder_.write("profile.json", profile_of(1));
+};
+
+TEST_F(SearchCommand, WritesAScheduleThatIsCheckedAndSimulatesAsThePlanPredicts) {
+  for (const char* format : {"text", "csv"}) {
+    SCOPED_TRACE(format);
+    const std::string plan_file = folder_.path(std::string(format) + ".json");
+    const std::string file = folder_.path(format);
+    const Outcome found = search({"--format", format, "--plan", plan_file, "--output", file});
+    ASSERT_EQ(found.exit_code, 0) << found.err;
+    EXPECT_EQ(found.out, "");
+    const Plan plan = parse_plan(read_file(plan_file));
+    ASSERT_TRUE(plan.order);
+    std::string balance;
+    for (const int layers : plan.layers_per_stage) balance += (balance.empty() ? "" : ",") + std::to_string(layers);
+    EXPECT_THAT(found.err, AllOf(HasSubstr("1f1b "), HasSubstr("zb-v "), HasSubstr("% above it"), HasSubstr(balance)));
+    EXPECT_THAT(read_file(file), StartsWith("# layers per stage: " + balance + " (gpipe simulate --balance"));
+    EXPECT_EQ(parse_schedule(read_file(file)).workers, plan.order->workers);
+
+    const Outcome checked = run_gpipe({"check", file, "--canonical"});
+    EXPECT_EQ(checked.exit_code, 0) << checked.out << checked.err;
+    const Outcome simulated =
+        run_gpipe({"simulate", "--file", file, "--profile", profile_, "--balance", balance, "--json"});
+    ASSERT_EQ(simulated.exit_code, 0) << simulated.err;
+    EXPECT_NEAR(nlohmann::json::parse(simulated.out).at("makespan"), plan.predicted_step_seconds, 1e-9);
+  }
+}
+
+TEST_F(SearchCommand, FindsTheSameEveryTime) {
+  const Outcome first = search({});
+  EXPECT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_EQ(search({}).out, first.out);
+}
+
+TEST_F(SearchCommand, IsWhatPlanDoesWithThatName) {
+  const Outcome outcome = run_gpipe(
+      {"plan", "--profile", profile_, "--stages", "2", "--micro-batches", "4", "--schedule", "search", "--json"});
+  ASSERT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out).at("schedule"), "search");
+}
+
+TEST_F(SearchCommand, RefusesWhatASearchChoosesAndWhatIsMissing) {
+  EXPECT_THAT(search({"--chunks", "2"}).err, HasSubstr("leave --chunks out"));
+  EXPECT_THAT(search({"--micro-batches", "auto"}).exit_code, 2);
+  EXPECT_THAT(run_gpipe({"schedule", "search", "--stages", "2", "--micro-batches", "4"}).err,
+              HasSubstr("--profile is missing"));
+  EXPECT_THAT(run_gpipe(schedule("1f1b", {"--seconds", "1"})).err, HasSubstr("'1f1b' is no search"));
+  const std::string one = folder_.path("one");
+  const Outcome both = search({"--plan", one, "--output", one});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--plan and --output both name"));
+  EXPECT_FALSE(std::filesystem::exists(one));
+  const Outcome workers = search({"--workers", folder_.write("w.json", R"({"workers": [{"speed": 1}]})")});
+  EXPECT_EQ(workers.exit_code, 2);
+  EXPECT_THAT(workers.err, HasSubstr("has 1 worker, and the pipeline has 2"));
+}
+
+TEST_F(SearchCommand, OfLayersThatTakeNoTimeHasNoShares) {
+  const Outcome outcome = run_gpipe({"schedule", "search", "--profile", folder_.write("zeros.json", profile_of(0)),
+                                     "--stages", "2", "--micro-batches", "4", "--seconds", "0.1"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, AllOf(HasSubstr("lower bound, these stages"), Not(HasSubstr("+-")), Not(HasSubstr("%"))));
 }
 
 TEST(ScheduleCommand, AnswersAnUnknownNameWithTheNearestOne) {

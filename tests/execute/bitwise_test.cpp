@@ -65,6 +65,49 @@ TEST_P(BitwiseTest, EveryScheduleWithASplitBackwardTrainsAsThePlainModelDoes) {
   }
 }
 
+// A step long enough for every worker to come to the steady phase of the schedule.
+struct LongStep {
+  int workers;
+  int num_micro_batches;
+  std::int64_t num_samples;
+};
+
+std::string name_of(const LongStep& step) {
+  return std::to_string(step.workers) + "Workers" + std::to_string(step.num_micro_batches) + "MicroBatches" +
+         std::to_string(step.num_samples) + "Samples";
+}
+
+class SteadyPhaseTest : public ::testing::TestWithParam<LongStep> {};
+
+TEST_P(SteadyPhaseTest, EveryScheduleTrainsAsThePlainModelDoes) {
+  at::set_num_threads(1);
+  const auto& [workers, num_micro_batches, num_samples] = GetParam();
+  TestModel model = make_model("mlp");
+  model.input = torch::randn({num_samples, model.input.size(1)});
+  model.target = torch::randint(5, {num_samples}, torch::kLong);
+  const Trained plain = train_plainly(model, num_samples, num_micro_batches);
+  for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "hanayo"}) {
+    const int num_stages = find_schedule(schedule).default_chunks * workers;
+    for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
+      SCOPED_TRACE(testing::Message() << schedule << ", recompute " << name(recompute));
+      expect_same_bits(train_pipelined(model, num_samples,
+                                       PipelineOptions(workers)
+                                           .num_micro_batches(num_micro_batches)
+                                           .schedule(schedule)
+                                           .recompute(recompute)
+                                           .balance(even_balance(model.chain.size(), num_stages))),
+                       plain);
+      ASSERT_FALSE(HasFailure());
+    }
+  }
+}
+
+// With fewer samples than micro-batches, the last micro-batches are not made.
+INSTANTIATE_TEST_SUITE_P(Sizes, SteadyPhaseTest,
+                         ::testing::Values(LongStep{8, 16, 17}, LongStep{8, 16, 13}, LongStep{4, 12, 13},
+                                           LongStep{4, 12, 23}),
+                         [](const auto& test) { return name_of(test.param); });
+
 TEST_P(BitwiseTest, ThePartitionFoundByProfilingTrainsAsThePlainModelDoes) {
   const TestModel model = make_model(GetParam());
   expect_same_bits(train_pipelined(model, 13, PipelineOptions(3).num_micro_batches(kNumMicroBatches)),

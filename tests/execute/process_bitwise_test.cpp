@@ -28,7 +28,9 @@ constexpr Case kCases[] = {{"gpipe", Recompute::kAlways, 16, true},
                            {"1f1b", Recompute::kExceptLast, 3, true},
                            {"1f1b", Recompute::kNever, 13, false},
                            {"zb-h1", Recompute::kNever, 13, true},
+                           {"zb-h2", Recompute::kAlways, 16, true},
                            {"zb-v", Recompute::kExceptLast, 13, true},
+                           {"v-half", Recompute::kNever, 13, true},
                            {"v-min", Recompute::kAlways, 16, true},
                            {"dualpipe-v", Recompute::kNever, 3, true}};
 

@@ -93,7 +93,8 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
        {Shape{2, 1, "gpipe", Recompute::kNever}, Shape{2, 2, "1f1b", Recompute::kAlways},
         Shape{2, 2, "interleaved", Recompute::kNever}, Shape{3, 2, "gpipe", Recompute::kExceptLast},
         Shape{2, 2, "hanayo", Recompute::kExceptLast}, Shape{2, 2, "zb-h1", Recompute::kNever},
-        Shape{2, 2, "zb-v", Recompute::kAlways}}) {
+        Shape{2, 2, "zb-h2", Recompute::kAlways}, Shape{2, 2, "zb-v", Recompute::kAlways},
+        Shape{2, 2, "v-half", Recompute::kNever}}) {
     const TestModel plain = make_model(GetParam());
     const Trained expected = train_plainly(plain, num_samples, 2, shape.num_replicas);
     std::vector<TestModel> models;

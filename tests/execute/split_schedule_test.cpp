@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <fstream>
+#include <iterator>
+
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/model/profiler.h"
 #include "gpipe/plan/plan_json.h"
@@ -60,6 +63,20 @@ TEST_F(SplitScheduleTest, ASmallBatchLeavesOutTheMicroBatchesThatItDoesNotMake) 
     SCOPED_TRACE(num_samples);
     expect_same_bits(train_pipelined(model, num_samples, split_options(model, "1f1b", 2).custom_schedule(schedule)),
                      train_plainly(model, num_samples));
+  }
+}
+
+TEST_F(SplitScheduleTest, SchedulesInPyTorchsFormTrainAsThePlainModelDoes) {
+  const TestModel model = make_model("mlp");
+  const Trained plain = train_plainly(model, 13, 10);
+  for (const std::string name : {"zb-v", "dualpipe-v"}) {
+    SCOPED_TRACE(name);
+    std::ifstream file(std::string(GPIPE_TEST_DATA_DIR) + "/schedules/" + name + "_4_workers_10_micro_batches.csv");
+    const Schedule schedule =
+        parse_csv(std::string(std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()));
+    const PipelineOptions options =
+        PipelineOptions(4).num_micro_batches(10).custom_schedule(schedule).balance(even_balance(model.chain.size(), 8));
+    expect_same_bits(train_pipelined(model, 13, options), plain);
   }
 }
 

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <iterator>
 
@@ -147,6 +148,34 @@ TEST(ScheduleText, ReadsPyTorchsDualPipeVAndWritesItBack) {
   EXPECT_TRUE(validate(schedule).canonical);
   EXPECT_EQ(to_csv(schedule), text);
   EXPECT_EQ(to_csv(schedules::dualpipe_v(4, 10)), text);
+}
+
+// The file follows PyTorch's rule for ZBVZeroBubble, with an idle cell for each step that a worker begins later. Both
+// fill the pipeline in the same order; the weight gradients at the end are where they differ.
+TEST(ScheduleText, ReadsPyTorchsZbVAndWritesItBackWithoutItsIdleCells) {
+  std::ifstream file(std::string(GPIPE_TEST_DATA_DIR) + "/schedules/zb-v_4_workers_10_micro_batches.csv");
+  const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());
+  const Schedule schedule = parse_schedule(text);
+  EXPECT_TRUE(validate(schedule).canonical);
+  std::string without_idle;
+  bool begins_a_line = true;
+  for (const char letter : text) {
+    if (!begins_a_line || letter != ',') without_idle += letter;
+    begins_a_line = letter == '\n' || (begins_a_line && letter == ',');
+  }
+  EXPECT_EQ(to_csv(schedule), without_idle);
+  const Schedule own = schedules::zb_v(4, 10);
+  EXPECT_EQ(schedule.worker_of_stage, own.worker_of_stage);
+  for (int worker = 0; worker < 4; ++worker) {
+    const std::vector<Action>& theirs = schedule.workers[worker];
+    const std::vector<Action>& ours = own.workers[worker];
+    ASSERT_EQ(theirs.size(), ours.size());
+    EXPECT_TRUE(std::is_permutation(theirs.begin(), theirs.end(), ours.begin())) << worker;
+    const auto first_difference = std::mismatch(theirs.begin(), theirs.end(), ours.begin()).first;
+    EXPECT_TRUE(std::all_of(first_difference, theirs.end(), [](const Action& action) {
+      return action.kind != ActionKind::kForward;
+    })) << worker;
+  }
 }
 
 TEST(ScheduleText, ExplainsThatCommunicationIsNotWritten) {

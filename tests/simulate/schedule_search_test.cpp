@@ -65,6 +65,17 @@ double best_named_seconds(const Profile& profile, PlanOptions options) {
   return best;
 }
 
+TEST(ScheduleSearchTest, OfOneWorkerIsNotSlowerThanANamedSchedule) {
+  Profile profile = uneven_profile(8);
+  for (LayerProfile& layer : profile.layers) {
+    layer.input_grad_seconds = 0.7 * layer.forward_seconds;
+    layer.weight_grad_seconds = 0.8 * layer.forward_seconds;
+  }
+  const PlanOptions options = search_options(1, 4);
+  EXPECT_LE(search_schedules(profile, options).best.predicted_step_seconds,
+            best_named_seconds(profile, options) * (1 + 1e-12));
+}
+
 TEST(ScheduleSearchTest, IsFasterThanAnyNamedScheduleAndNotBelowItsBounds) {
   const Profile profile = uneven_profile(24);
   for (const int num_workers : {2, 4}) {

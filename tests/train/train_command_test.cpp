@@ -307,6 +307,38 @@ TEST_F(TrainImage, RunsAPlanToTheSameWeights) {
   EXPECT_THAT(not_a_plan.err, AllOf(HasSubstr("profile.json': line 2"), HasSubstr("gpipe plan --out")));
 }
 
+TEST_F(TrainImage, RunsASearchedScheduleAndItsPlanToTheSameWeights) {
+  const std::string profile = folder_.path("profile.json");
+  const std::string plan = folder_.path("plan.json");
+  ASSERT_EQ(run_gpipe({"profile", "--model", "resnet-cifar:20", "--channels", "1", "--image", "28", "--samples", "4",
+                       "--repeats", "1", "--out", profile})
+                .exit_code,
+            0);
+  const Outcome found = run_gpipe({"schedule", "search", "--profile", profile, "--stages", "2", "--micro-batches", "4",
+                                   "--seconds", "0.1", "--plan", plan});
+  ASSERT_EQ(found.exit_code, 0) << found.err;
+  const auto weights_after = [&](const std::string& name, Arguments arguments) {
+    const std::string file = folder_.path(name + ".safetensors");
+    arguments.insert(arguments.begin(), {"train", "image", "--data-dir", folder_.path(""), "--model", "resnet-cifar:20",
+                                         "--batch-size", "16", "--steps", "2", "--save", file});
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.err;
+    return weights_in(file);
+  };
+  const std::vector<float> plain = weights_after("plain", {"--stages", "1", "--micro-batches", "4"});
+  EXPECT_EQ(weights_after("planned", {"--plan", plan}), plain);
+  EXPECT_EQ(weights_after("searched", {"--stages", "2", "--micro-batches", "4", "--schedule", "search"}), plain);
+}
+
+TEST_F(TrainImage, OffersOnlySchedulesThatTrain) {
+  for (const char* const name : {"forward", "wrong"}) {
+    const Outcome outcome = train({"--schedule", name});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("--schedule: '" + std::string(name) + "' is not one of gpipe, 1f1b, "),
+                                   HasSubstr("dualpipe-v, search"), Not(HasSubstr(", forward"))));
+  }
+}
+
 TEST_F(TrainImage, TooFewSamplesForTheMicroBatchesAreRefused) {
   const Outcome outcome = train({"--samples", "3", "--steps", "1"});
   EXPECT_EQ(outcome.exit_code, 2);
