@@ -81,7 +81,8 @@ int main(int argc, char** argv) {
   const int repeats = argc > 1 ? std::max(1, std::atoi(argv[1])) : 21;
   gpipe::keep_freed_memory();
   at::set_num_threads(1);
-  fmt::print("50 million parameters, two stages; milliseconds, medians of {} turns, and ratios turn by turn\n", repeats);
+  fmt::print("50 million parameters, two stages; milliseconds, medians of {} turns, and ratios turn by turn\n",
+             repeats);
   fmt::print("machine: half of what two such steps at once take, each in a thread and on a model of its own\n\n");
   fmt::print("{:<6} {:>10} {:>10} {:>8} {:>12}\n", "", "one", "of stages", "share", "machine");
   run<torch::optim::SGD>("SGD", torch::optim::SGDOptions(0.01).momentum(0.9), repeats);

@@ -36,10 +36,7 @@ bool reports() { return read_world().rank == 0; }
 class Trainer {
  public:
   Trainer(const Pipeline& pipeline, Task& task, const TrainerOptions& options)
-      : pipeline_(pipeline),
-        task_(task),
-        options_(options),
-        optimizer_(make_optimizer(pipeline, options.optimizer)) {
+      : pipeline_(pipeline), task_(task), options_(options), optimizer_(make_optimizer(pipeline, options.optimizer)) {
     // So the norm of the gradients is the same on every machine, and the stages' workers take it.
     torch::set_num_threads(pipeline->options().threads_per_stage());
     num_steps_ = options_.num_steps != 0 ? options_.num_steps : options_.num_epochs * task_.num_batches();

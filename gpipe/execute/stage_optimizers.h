@@ -92,9 +92,8 @@ class StageOptimizers : public Optimizer {
   // Over some of them, in groups with options of their own.
   template <typename Options>
   StageOptimizers(const Pipeline& pipeline, const Groups& groups, const Options& options)
-      : Optimizer(groups, options), updates_(pipeline, [options](Groups part) {
-          return std::make_unique<Optimizer>(std::move(part), options);
-        }) {}
+      : Optimizer(groups, options),
+        updates_(pipeline, [options](Groups part) { return std::make_unique<Optimizer>(std::move(part), options); }) {}
 
   at::Tensor step(torch::optim::Optimizer::LossClosure closure = nullptr) override {
     at::Tensor loss;
@@ -110,7 +109,8 @@ class StageOptimizers : public Optimizer {
   // stages if the loss has weights, with check_loss, and with replicas, where no gradient is complete before. If it
   // throws, stages may be updated or not: go on from a checkpoint. All ranks call it.
   StepResult train_step(const Tensors& inputs, const Tensors& targets, const PipelineImpl::Loss& loss) {
-    return updates_.train_step(*this, [&](PipelineImpl& pipeline) { return pipeline.train_step(inputs, targets, loss); });
+    return updates_.train_step(*this,
+                               [&](PipelineImpl& pipeline) { return pipeline.train_step(inputs, targets, loss); });
   }
   template <typename Input, typename Target, typename AnyLoss>
   StepResult train_step(const Input& input, const Target& target, const AnyLoss& loss) {

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "gpipe/report/chart.h"

@@ -9,8 +9,8 @@ namespace {
 
 // By ActionKind.
 constexpr std::array<char, kNumActionKinds> kLetters = {'F', 'R', 'B', 'I', 'W', 'U'};
-constexpr std::array<const char*, kNumActionKinds> kActionNames = {
-    "forward", "recompute", "backward", "input gradient", "weight gradient", "update"};
+constexpr std::array<const char*, kNumActionKinds> kActionNames = {"forward",        "recompute",       "backward",
+                                                                   "input gradient", "weight gradient", "update"};
 
 }  // namespace
 

@@ -71,9 +71,10 @@ std::optional<ActionKind> kind_of(char c) {
                       quoted(token.text)));
     }
   }
-  token.fail(fmt::format("{} is not an action; expected stage, one of F R B I W, micro-batch, such as 1B2, or an "
-                         "update, such as 1U",
-                         quoted(token.text)));
+  token.fail(
+      fmt::format("{} is not an action; expected stage, one of F R B I W, micro-batch, such as 1B2, or an "
+                  "update, such as 1U",
+                  quoted(token.text)));
 }
 
 // `default_stage` is the stage of a token that names none; -1 if it must.

@@ -69,18 +69,17 @@ void expect_same_bits_as_one(const TestModel& model, const Options& of_matrices,
   at::set_num_threads(1);
   PlainChain plain(model.chain, options_for(model, 1));
   Optimizer one(groups_of(plain.model().parameters(), of_matrices, of_vectors), of_vectors);
-  const Trained expected = train(plain.model(), one, [&] {
-    return plain.train_step({model.input}, {model.target}, loss_of(model));
-  });
+  const Trained expected =
+      train(plain.model(), one, [&] { return plain.train_step({model.input}, {model.target}, loss_of(model)); });
   for (const auto& [num_workers, schedule] :
        std::vector<std::pair<int, std::string>>{{1, "gpipe"}, {2, "1f1b"}, {3, "zb-v"}, {4, "1f1b"}}) {
     SCOPED_TRACE(testing::Message() << model.name << ", " << num_workers << " workers, " << schedule);
     Pipeline pipeline(model.chain, options_for(model, num_workers, schedule));
     StageOptimizers<Optimizer> optimizer(pipeline, groups_of(pipeline->parameters(), of_matrices, of_vectors),
                                          of_vectors);
-    expect_same_bits(train(*pipeline, optimizer,
-                           [&] { return pipeline->train_step(model.input, model.target, model.loss).loss; }),
-                     expected);
+    expect_same_bits(
+        train(*pipeline, optimizer, [&] { return pipeline->train_step(model.input, model.target, model.loss).loss; }),
+        expected);
     EXPECT_EQ(optimizer.state().size(), one.state().size());
   }
 }
@@ -336,8 +335,8 @@ TEST_P(UpdatesInTheStepTest, TrainAsUpdatesBehindIt) {
         Trained trained;
         for (int step = 0; step < kNumSteps; ++step) {
           optimizer.zero_grad();
-          const StepResult result = optimizer.train_step(model.input.narrow(0, 0, 13).clone(),
-                                                         model.target.narrow(0, 0, 13), model.loss);
+          const StepResult result =
+              optimizer.train_step(model.input.narrow(0, 0, 13).clone(), model.target.narrow(0, 0, 13), model.loss);
           trained.tensors["loss" + std::to_string(step)] = result.loss;
           int num_updates = 0;
           for (const WorkerTimeline& worker : result.timeline.workers) {

@@ -71,7 +71,8 @@ TEST(Validate, RefusesActionsOfOneMicroBatchInTheWrongOrder) {
 
 TEST(Validate, RefusesUpdatesThatAreNotTheLastOfTheirStageOrNotThoseOfAll) {
   EXPECT_NO_THROW(validate(parse_schedule("F0 F1 B0 B1 U\nF0 B0 F1 B1 U\n")));
-  EXPECT_THAT(refusal("F0 F1 B0 U B1\nF0 B0 F1 B1 U\n").what(), HasSubstr("0B1 comes after the update of its stage, 0U"));
+  EXPECT_THAT(refusal("F0 F1 B0 U B1\nF0 B0 F1 B1 U\n").what(),
+              HasSubstr("0B1 comes after the update of its stage, 0U"));
   EXPECT_THAT(refusal("F0 B0 U U\n").what(), HasSubstr("0U comes after the update of its stage"));
   const ScheduleError error = refusal("F0 B0\nF0 B0 U\n");
   EXPECT_EQ(error.rule(), Rule::kCompleteness);
