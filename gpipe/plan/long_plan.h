@@ -1,4 +1,4 @@
-// Plans of a given partition or order, and plans of many micro-batches without their schedules being written out: what
+// Plans of a given order, and plans of many micro-batches without their schedules being written out: what
 // stands behind plan.h.
 #pragma once
 
@@ -9,11 +9,8 @@
 
 namespace gpipe::detail {
 
-// The same as partitioned_plan with a given partition, whatever the memory limit.
-Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage);
-
-// The same for an order of actions of any origin, with its recomputes, instead of the schedule of the options, whose
-// modes are written down as they are. REQUIRES: as many stages on every worker.
+// The same as plan_with_layers for an order of actions of any origin, with its recomputes, instead of the schedule of
+// the options, whose modes are written down as they are. REQUIRES: as many stages on every worker.
 Plan plan_with_order(const Profile& profile, const PlanOptions& options, Schedule order,
                      const std::vector<int>& layers_per_stage);
 

@@ -183,8 +183,7 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
   }
 }
 
-Plan detail::plan_with_layers(const Profile& profile, const PlanOptions& options,
-                              const std::vector<int>& layers_per_stage) {
+Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage) {
   const int chunks = chunks_of(options);
   check(profile, options, chunks);
   const LongSchedule schedule = schedule_for(options, options.num_stages);

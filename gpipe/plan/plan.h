@@ -82,6 +82,9 @@ Schedule schedule_of(const Plan& plan);
 // if workers have different limits.
 Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool find_smallest = true);
 
+// The same with a given partition, whatever the memory limit.
+Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage);
+
 // The profile of a micro-batch when `mini_batch_samples` are split into that many: seconds, activations, working sets,
 // outputs and skips grow with the number of samples, parameters and buffers do not. Bytes are those of the largest
 // micro-batch, seconds those of the mean. An approximation: what a layer costs however small its input is counted too

@@ -29,7 +29,6 @@ using detail::forecast;
 using detail::is_faster;
 using detail::keep_faster;
 using detail::long_schedule_of;
-using detail::plan_with_layers;
 using detail::PlanTrials;
 using detail::require;
 using detail::saturated;

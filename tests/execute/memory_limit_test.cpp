@@ -9,7 +9,6 @@
 #include "gpipe/execute/stage/stage.h"
 #include "gpipe/model/optimizer_slots.h"
 #include "gpipe/model/profiler.h"
-#include "gpipe/plan/long_plan.h"
 #include "gpipe/plan/plan.h"
 #include "gpipe/plan/stage_rematerialization.h"
 #include "gpipe/schedule/registry.h"
@@ -20,7 +19,6 @@ namespace gpipe {
 namespace {
 
 using detail::Packet;
-using detail::plan_with_layers;
 using detail::set_rematerialization;
 using detail::Stage;
 using detail::StageParts;

@@ -9,7 +9,6 @@
 #include <string>
 
 #include "gpipe/error.h"
-#include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/planner.h"
@@ -18,7 +17,6 @@
 namespace gpipe {
 namespace {
 
-using detail::plan_with_layers;
 using test::equal_layers;
 using ::testing::AllOf;
 using ::testing::Each;

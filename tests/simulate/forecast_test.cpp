@@ -7,7 +7,6 @@
 #include <string>
 
 #include "gpipe/error.h"
-#include "gpipe/plan/long_plan.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/simulate/planner.h"
 #include "gpipe/simulate/simulate.h"
@@ -20,7 +19,6 @@ using detail::forecast;
 using detail::forecast_seconds;
 using detail::LongSchedule;
 using detail::make_long_schedule;
-using detail::plan_with_layers;
 using detail::with_recompute;
 
 constexpr Recompute kModes[] = {Recompute::kNever, Recompute::kExceptLast, Recompute::kAlways};
