@@ -252,10 +252,13 @@ TEST(Launch, EndsWhatARankLeavesBehind) {
 TEST(Launch, WaitsForNoZombie) {
   const TemporaryFolder folder;
   const std::string pid_file = folder.path("pid");
-  RunningCommand command({GPIPE_COMMAND, "launch", "-n", "1", "--grace", "0.1", "--", "/bin/sh", "-c",
-                          "(true & echo $! > " + pid_file + "; exec setsid sleep 1000) & " +
-                              "until grep -q '^sleep' /proc/$!/comm && grep -q '^State:.Z' /proc/$(cat " + pid_file +
-                              ")/status; do sleep 0.01; done; echo done"});
+  const std::string go_file = folder.path("go");
+  // The child ends when its parent is a program that waits for no child: a shell might.
+  RunningCommand command(
+      {GPIPE_COMMAND, "launch", "-n", "1", "--grace", "0.1", "--", "/bin/sh", "-c",
+       "({ until test -e " + go_file + "; do sleep 0.01; done; } & echo $! > " + pid_file +
+           "; exec setsid sleep 1000) & until grep -q '^sleep' /proc/$!/comm; do sleep 0.01; done; touch " + go_file +
+           "; until grep -q '^State:.Z' /proc/$(cat " + pid_file + ")/status; do sleep 0.01; done; echo done"});
   const Outcome outcome = command.finish();
   EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
   EXPECT_EQ(outcome.out, "[0] done\n");
