@@ -2,11 +2,11 @@
 //
 //   prediction_benchmark [rounds] [actions]   default: 5; about ten minutes
 //
-// First, on the Transformer of 8 blocks (see bench_transformer.h), batch 32, and on a CNN whose layers are very unequal,
-// batch 64: the step time and each stage's peak bytes. Every round profiles one micro-batch and runs one real step of
-// each setting, so that a machine which becomes slower or faster moves both; the median ratio counts. With `actions`
-// also of each kind of action. `core` is the share of a core that a busy worker got: below 0.95, something else ran on
-// the machine, and the times mean little.
+// First, on the Transformer of 8 blocks (see bench_transformer.h), batch 32, and on a CNN whose layers are very
+// unequal, batch 64: the step time and each stage's peak bytes. Every round profiles one micro-batch and runs one real
+// step of each setting, so that a machine which becomes slower or faster moves both; the median ratio counts. With
+// `actions` also of each kind of action. `core` is the share of a core that a busy worker got: below 0.95, something
+// else ran on the machine, and the times mean little.
 //
 // Then, on small versions of the models of the paper: the measured step with the partition that was found against that
 // with equal numbers of layers, in turn.

@@ -2,8 +2,8 @@
 //
 //   gpipe launch -n 2 -- process_benchmark [rounds] [bytes a second]      default: 9 rounds, a link that takes no time
 //
-// On the Transformer of 8 blocks (see bench_transformer.h), K = 2, M = 8, 1f1b, batch 32. Every round runs one step on both
-// processes and then one on two threads of the first, while the second one waits; the median ratio counts.
+// On the Transformer of 8 blocks (see bench_transformer.h), K = 2, M = 8, 1f1b, batch 32. Every round runs one step on
+// both processes and then one on two threads of the first, while the second one waits; the median ratio counts.
 //
 // With the bytes a second of the link between the two (scripts/limited-link makes one that is slow) the simulator
 // predicts how much slower the step becomes: from the seconds that each stage's actions take in this very run, with

@@ -2,9 +2,9 @@
 //
 //   gpipe launch -n 2 --replicas 2 -- replica_benchmark [rounds]      default: 9 rounds
 //
-// On the Transformer of 8 blocks (see bench_transformer.h), M = 8, batch 32, half of it each. What a step takes after its
-// last action is not hidden. The first step of a pipeline adds up nothing before its last action: that is all there is
-// to hide.
+// On the Transformer of 8 blocks (see bench_transformer.h), M = 8, batch 32, half of it each. What a step takes after
+// its last action is not hidden. The first step of a pipeline adds up nothing before its last action: that is all there
+// is to hide.
 #include <ATen/Parallel.h>
 #include <fmt/format.h>
 #include <torch/torch.h>

@@ -1,4 +1,5 @@
-// What an optimizer step takes with one optimizer in one thread, and with the optimizers of the stages on their workers.
+// What an optimizer step takes with one optimizer in one thread, and with the optimizers of the stages on their
+// workers.
 //
 //   update_benchmark [repeats]       default: 21; about half a minute
 //

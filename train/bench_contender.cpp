@@ -21,8 +21,8 @@ double read_clock(clockid_t clock) {
   return static_cast<double>(now.tv_sec) + 1e-9 * static_cast<double>(now.tv_nsec);
 }
 
-// Runs work(0) in a thread of its own and work(1) in this one, each with one intra-op thread. What one of them throws is
-// thrown when both have ended.
+// Runs work(0) in a thread of its own and work(1) in this one, each with one intra-op thread. What one of them throws
+// is thrown when both have ended.
 void run_side_by_side(const std::function<void(int)>& work) {
   std::exception_ptr error;
   std::thread other([&] {

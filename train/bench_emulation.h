@@ -1,4 +1,5 @@
-// Emulation: what a pipeline would take on K processors like this one, for tables that need more of them than there are.
+// Emulation: what a pipeline would take on K processors like this one, for tables that need more of them than there
+// are.
 #pragma once
 
 #include <functional>
@@ -40,8 +41,8 @@ LinkCosts slow_interconnect();
 const std::vector<std::string>& emulated_workload_names();
 Workload make_emulated_workload(const std::string& name, bool quick);
 
-// Throws as `plan` does if a model has too few layers, and BenchError if a loss has not the plain loop's bits. `progress` is called before every step with how many are done and
-// how many there are.
+// Throws as `plan` does if a model has too few layers, and BenchError if a loss has not the plain loop's bits.
+// `progress` is called before every step with how many are done and how many there are.
 Emulation emulate(const Workload& workload, const EmulationOptions& options,
                   const std::function<void(int num_done, int num_all)>& progress);
 

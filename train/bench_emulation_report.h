@@ -39,8 +39,8 @@ struct Emulation {
   std::optional<StepShares> measured;  // of two real workers at the most micro-batches, where there are two processors
 };
 
-// Throughputs are normalised as the paper's are: Table 2 by that of the fewest workers at the fewest micro-batches, Table
-// 3 by that of the fewest workers at the most.
+// Throughputs are normalised as the paper's are: Table 2 by that of the fewest workers at the fewest micro-batches,
+// Table 3 by that of the fewest workers at the most.
 std::string emulation_text(const Emulation& emulation);
 std::string emulation_markdown(const BenchMachine& machine, const std::vector<Emulation>& emulations);
 std::string emulation_json(const BenchMachine& machine, const std::vector<Emulation>& emulations);

@@ -18,9 +18,10 @@ class PartnerError : public Error {
 };
 
 // Note [Turns]
-// A partner of several ranks is told and answers through a folder with a pipe to each rank and one from it, `turn.0` and
-// `answer.0`, and with `spec.json`, which says what to run. A rank writes a line of JSON when it is ready, and then one for
-// every line that it reads, until there are no more. So it ends by itself when this process does, however that ends.
+// A partner of several ranks is told and answers through a folder with a pipe to each rank and one from it, `turn.0`
+// and `answer.0`, and with `spec.json`, which says what to run. A rank writes a line of JSON when it is ready, and then
+// one for every line that it reads, until there are no more. So it ends by itself when this process does, however that
+// ends.
 //
 // Confined to its thread.
 class Partner {

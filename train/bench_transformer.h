@@ -1,5 +1,5 @@
-// The Transformer that is measured: 8 blocks, d 512, 8 heads, feed-forward 2048, sequence 128, 1000 tokens, unless it is
-// asked for in other sizes.
+// The Transformer that is measured: 8 blocks, d 512, 8 heads, feed-forward 2048, sequence 128, 1000 tokens, unless it
+// is asked for in other sizes.
 #pragma once
 
 #include <fmt/format.h>

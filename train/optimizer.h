@@ -20,8 +20,8 @@ struct OptimizerOptions {
 
 const std::vector<std::string>& optimizer_names();
 
-// One for each stage of the pipeline. Its learning rate is set before every step. Throws InvalidArgument for a name that
-// is not there, and for values that the optimizer does not take.
+// One for each stage of the pipeline. Its learning rate is set before every step. Throws InvalidArgument for a name
+// that is not there, and for values that the optimizer does not take.
 std::unique_ptr<torch::optim::Optimizer> make_optimizer(const Pipeline& pipeline, const OptimizerOptions& options);
 
 // Tensors of state it keeps for each parameter.

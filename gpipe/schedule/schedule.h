@@ -54,8 +54,8 @@ std::string to_text(const Schedule& schedule);
 Schedule parse_text(std::string_view text);
 
 // PyTorch's CSV form: one row a worker, cells such as `0F0`, `1B2`, `0I3`, `0W3`; an empty cell is an idle slot and is
-// dropped. Recompute is written `0R3`, an update `0U`. A cell may hold a forward and a backward, `(0F5;7B2)OVERLAP_F_B`: they are two
-// actions, see Action::shares_cell.
+// dropped. Recompute is written `0R3`, an update `0U`. A cell may hold a forward and a backward,
+// `(0F5;7B2)OVERLAP_F_B`: they are two actions, see Action::shares_cell.
 std::string to_csv(const Schedule& schedule);
 Schedule parse_csv(std::string_view text);
 

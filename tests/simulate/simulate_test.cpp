@@ -158,8 +158,8 @@ TEST(Simulate, RecomputeRunsWhileTheGradientIsOnItsWay) {
   EXPECT_DOUBLE_EQ(timeline.breakdown.recompute_seconds, 4 * 8);
 }
 
-// With a stage a worker, an update of the schedule takes its time where the worker would take it anyway. With several it
-// may come earlier: a stage that is done is updated while its worker waits.
+// With a stage a worker, an update of the schedule takes its time where the worker would take it anyway. With several
+// it may come earlier: a stage that is done is updated while its worker waits.
 TEST(Simulate, UpdatesTakeTheirTimeInTheSchedule) {
   Costs costs = uniform_costs(schedules::one_f_one_b(3, 4));
   costs.stages[1].update_seconds = 2.5;

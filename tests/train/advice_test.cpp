@@ -156,8 +156,8 @@ TEST(Advice, HasNoScheduleOfWholeBackwardsAfterOneThatSplitsThem) {
   EXPECT_THAT(advice(run), ElementsAre(HasSubstr("--schedule zb-v")));
 }
 
-// 9 s and 3 s of four equal layers: stage 0 works all the time, 36 s, and stage 1 works 12 s. With two layers each, it is
-// 5 · 6 s.
+// 9 s and 3 s of four equal layers: stage 0 works all the time, 36 s, and stage 1 works 12 s. With two layers each, it
+// is 5 · 6 s.
 TEST(Advice, KnowsABetterBalance) {
   TrainedRun run = run_of({"1f1b", 4, {seconds(3, 6), seconds(1, 2)}, {}});
   run.layers_per_stage = {3, 1};

@@ -37,8 +37,9 @@ struct FlowTensors {
 // Thread-compatible.
 class Group {
  public:
-  // The group of the processes that `peers` connects. If that is null, those of the world that the environment tells of,
-  // which the first pipeline of this process connects and the last one leaves. Throws as read_world and `connect` do.
+  // The group of the processes that `peers` connects. If that is null, those of the world that the environment tells
+  // of, which the first pipeline of this process connects and the last one leaves. Throws as read_world and `connect`
+  // do.
   static std::unique_ptr<Group> find(std::shared_ptr<Peers> peers);
 
   virtual ~Group() = default;
