@@ -3,6 +3,9 @@
 #include <ATen/ATen.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
+#include <exception>
+#include <utility>
+
 namespace gpipe::detail {
 
 StageStream::StageStream(c10::Device device) : device_(device) {
@@ -32,6 +35,25 @@ void StageStream::wait_for_caller() const {
 void StageStream::make_caller_wait() const {
   if (!stream_) return;
   record()->block(c10::impl::VirtualGuardImpl(device_.type()).getStream(device_));
+}
+
+CallerOrder::CallerOrder(std::vector<std::shared_ptr<StageStream>> streams) : streams_(std::move(streams)) {
+  for (const auto& stream : streams_) {
+    if (stream != nullptr) stream->wait_for_caller();
+  }
+}
+
+CallerOrder::~CallerOrder() {
+  try {
+    make_caller_wait();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) the error of the work is on its way
+  }
+}
+
+void CallerOrder::make_caller_wait() {
+  for (const auto& stream : std::exchange(streams_, {})) {
+    if (stream != nullptr) stream->make_caller_wait();
+  }
 }
 
 at::Tensor on_host(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready) {

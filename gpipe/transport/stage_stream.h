@@ -8,6 +8,7 @@
 #include <c10/core/StreamGuard.h>
 
 #include <memory>
+#include <vector>
 
 namespace gpipe::detail {
 
@@ -47,6 +48,23 @@ class StageStream {
 
   const c10::Device device_;
   c10::optional<c10::Stream> stream_;
+};
+
+// Orders the work of streams between what the caller has enqueued on their devices before it and will enqueue after it.
+class CallerOrder {
+ public:
+  // Null: there is nothing to order.
+  explicit CallerOrder(std::vector<std::shared_ptr<StageStream>> streams);
+  // After work that has failed the order still holds, as far as the device can keep it.
+  ~CallerOrder();
+  CallerOrder(const CallerOrder&) = delete;
+  CallerOrder& operator=(const CallerOrder&) = delete;
+
+  // Once, behind the work.
+  void make_caller_wait();
+
+ private:
+  std::vector<std::shared_ptr<StageStream>> streams_;
 };
 
 // For those who can use a tensor on the CPU only: the tensor, or a copy of it on the CPU, whole when this returns, of

@@ -111,31 +111,6 @@ std::vector<StageParts> make_stage_parts(const Assembly::Parts& parts, const Pro
   return stages;
 }
 
-// Orders the work of the stages on their devices between what the caller has enqueued there before and will enqueue
-// after.
-class CallerOrder {
- public:
-  explicit CallerOrder(const std::vector<Stage*>& stages) : stages_(stages) {
-    for (const Stage* stage : stages_) stage->wait_for_caller();
-  }
-  // After a step that has failed the order still holds, as far as the device can keep it.
-  ~CallerOrder() {
-    try {
-      make_caller_wait();
-    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) the error of the step is on its way
-    }
-  }
-  CallerOrder(const CallerOrder&) = delete;
-  CallerOrder& operator=(const CallerOrder&) = delete;
-
-  void make_caller_wait() {
-    for (const Stage* stage : std::exchange(stages_, {})) stage->make_caller_wait();
-  }
-
- private:
-  std::vector<Stage*> stages_;
-};
-
 }  // namespace
 
 Assembly::Assembly(const Parts& parts, std::shared_ptr<const ProvenSchedule> proven, int number) : number_(number) {
@@ -171,7 +146,9 @@ void Assembly::end_step() {
 
 Timeline Assembly::run(Workers& workers, Phase phase, const Executor<Stage>::Around& around,
                        const WatchdogOptions& watchdog) {
-  CallerOrder order(own_stages());
+  std::vector<std::shared_ptr<StageStream>> streams;
+  for (const Stage* stage : own_stages()) streams.push_back(stage->stream());
+  CallerOrder order(std::move(streams));
   Timeline timeline = executor_->run(workers, phase, around, watchdog);
   order.make_caller_wait();
   for (const Stage* stage : own_stages()) {

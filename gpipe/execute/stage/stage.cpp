@@ -67,14 +67,6 @@ void Stage::end_step() {
   results_ = {};
 }
 
-void Stage::wait_for_caller() const {
-  if (parts_.stream != nullptr) parts_.stream->wait_for_caller();
-}
-
-void Stage::make_caller_wait() const {
-  if (parts_.stream != nullptr) parts_.stream->make_caller_wait();
-}
-
 // To the stage's device. On CPU they stay where they are: nothing is copied.
 void Stage::bring_here(Tensors& tensors) const {
   if (parts_.stream == nullptr) return;

@@ -31,9 +31,8 @@ class Stage {
   void begin_step(const StepSettings& settings);
   // Lets go of everything held; also after a failed step. Gradients that are aside are put back.
   void end_step();
-  // Orders the step between what the caller has enqueued on the stage's device before it and will enqueue after it.
-  void wait_for_caller() const;
-  void make_caller_wait() const;
+  // Of its device; null where there is none to compute on but the CPU.
+  const std::shared_ptr<StageStream>& stream() const { return parts_.stream; }
 
   // See Executor.
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "gpipe/execute/runner/caller_state.h"
@@ -29,15 +30,12 @@ std::vector<std::vector<int>> own_stages_by_worker(const Engine& engine) {
 void run_on_stages(Engine& engine, const std::function<void(int stage)>& work) {
   const std::vector<std::vector<int>> own = own_stages_by_worker(engine);
   const Split& split = *engine.split();
-  const auto for_each_stream = [&](void (StageStream::*order)() const) {
-    for (const std::vector<int>& stages : own) {
-      for (const int stage : stages) {
-        if (const std::shared_ptr<StageStream> stream = split.stream(stage)) ((*stream).*order)();
-      }
-    }
-  };
+  std::vector<std::shared_ptr<StageStream>> streams;
+  for (const std::vector<int>& stages : own) {
+    for (const int stage : stages) streams.push_back(split.stream(stage));
+  }
   const CallerState caller(at::GradMode::is_enabled());
-  for_each_stream(&StageStream::wait_for_caller);
+  CallerOrder order(std::move(streams));
   engine.runner().workers().run(
       [&](int worker) {
         if (static_cast<std::size_t>(worker) >= own.size()) return;
@@ -50,7 +48,7 @@ void run_on_stages(Engine& engine, const std::function<void(int stage)>& work) {
         });
       },
       [] {});
-  for_each_stream(&StageStream::make_caller_wait);
+  order.make_caller_wait();
 }
 
 }  // namespace gpipe::detail
