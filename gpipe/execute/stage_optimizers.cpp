@@ -28,29 +28,6 @@ bool same_tensors(const std::vector<at::Tensor>& a, const std::vector<at::Tensor
                     [](const at::Tensor& x, const at::Tensor& y) { return x.is_same(y); });
 }
 
-// While it lives, the states of a part's parameters are the part's.
-class LentStates {
- public:
-  LentStates(torch::optim::Optimizer& whole, torch::optim::Optimizer& part) : whole_(whole), part_(part) {
-    for (const torch::optim::OptimizerParamGroup& group : part_.param_groups()) {
-      for (const at::Tensor& parameter : group.params()) {
-        const auto found = whole_.state().find(optimizer_state_key(parameter));
-        if (found != whole_.state().end()) part_.state()[found->first] = std::move(found->second);
-      }
-    }
-  }
-  ~LentStates() {
-    for (auto& [key, state] : part_.state()) whole_.state()[key] = std::move(state);
-    part_.state().clear();
-  }
-  LentStates(const LentStates&) = delete;
-  LentStates& operator=(const LentStates&) = delete;
-
- private:
-  torch::optim::Optimizer& whole_;
-  torch::optim::Optimizer& part_;
-};
-
 // While it lives, steps of the engine update the stages.
 class UpdateOfSteps {
  public:
@@ -93,29 +70,43 @@ void StageUpdates::make_parts(torch::optim::Optimizer& whole) {
   }
 }
 
-// While it lives, the parts have the states of their parameters.
+// While it lives, the states of a part's parameters are the part's.
 class StageUpdates::Lent {
  public:
-  explicit Lent(std::vector<std::unique_ptr<LentStates>> states) : states_(std::move(states)) {}
+  Lent(torch::optim::Optimizer& whole, torch::optim::Optimizer& part) : whole_(whole), part_(part) {
+    for (const torch::optim::OptimizerParamGroup& group : part_.param_groups()) {
+      for (const at::Tensor& parameter : group.params()) {
+        const auto found = whole_.state().find(optimizer_state_key(parameter));
+        if (found != whole_.state().end()) part_.state()[found->first] = std::move(found->second);
+      }
+    }
+  }
+  ~Lent() {
+    for (auto& [key, state] : part_.state()) whole_.state()[key] = std::move(state);
+    part_.state().clear();
+  }
+  Lent(const Lent&) = delete;
+  Lent& operator=(const Lent&) = delete;
 
  private:
-  std::vector<std::unique_ptr<LentStates>> states_;
+  torch::optim::Optimizer& whole_;
+  torch::optim::Optimizer& part_;
 };
 
-StageUpdates::Lent StageUpdates::lend(torch::optim::Optimizer& whole) {
+std::vector<std::unique_ptr<StageUpdates::Lent>> StageUpdates::lend(torch::optim::Optimizer& whole) {
   const std::vector<torch::optim::OptimizerParamGroup>& groups = whole.param_groups();
   const bool are_made_for_these =
       std::equal(groups.begin(), groups.end(), parameters_.begin(), parameters_.end(),
                  [](const auto& group, const auto& parameters) { return same_tensors(group.params(), parameters); });
   if (!are_made_for_these) make_parts(whole);
-  std::vector<std::unique_ptr<LentStates>> states;
+  std::vector<std::unique_ptr<Lent>> lent;
   for (const Part& part : parts_) {
     for (std::size_t index = 0; index < part.groups.size(); ++index) {
       part.optimizer->param_groups()[index].set_options(groups[part.groups[index]].options().clone());
     }
-    states.push_back(std::make_unique<LentStates>(whole, *part.optimizer));
+    lent.push_back(std::make_unique<Lent>(whole, *part.optimizer));
   }
-  return Lent(std::move(states));
+  return lent;
 }
 
 void StageUpdates::update(int stage) const {
@@ -135,7 +126,7 @@ bool StageUpdates::step(torch::optim::Optimizer& whole) {
   const CallLock::Scope lock(engine.calls(), "step of the optimizers");
   if (engine.split() == nullptr) return false;
   {
-    const Lent lent = lend(whole);
+    const auto lent = lend(whole);
     run_on_stages(engine, [&](int stage) { update(stage); });
     update(kNoStage);
   }
@@ -154,7 +145,7 @@ StepResult StageUpdates::train_step(torch::optim::Optimizer& whole,
     return result;
   }
   {
-    const Lent lent = lend(whole);
+    const auto lent = lend(whole);
     const UpdateOfSteps update_of_steps(engine, [this](int stage) { update(stage); });
     result = train(*pipeline_);
     update(kNoStage);

@@ -45,8 +45,8 @@ class StageUpdates {
 
   class Lent;
 
-  // Gives the parts the options and the states of `whole`.
-  Lent lend(torch::optim::Optimizer& whole);
+  // Gives each part the options and the states of its parameters; the states are its own while what is returned lives.
+  std::vector<std::unique_ptr<Lent>> lend(torch::optim::Optimizer& whole);
   void make_parts(torch::optim::Optimizer& whole);
   void update(int stage) const;
   void book(torch::optim::Optimizer& whole);
