@@ -87,9 +87,9 @@ void check_placement(const Schedule& schedule) {
 enum State : std::uint8_t { kNew, kForwarded, kRecomputed, kInputGradDone, kDone };
 
 const char* describe(State state) {
-  constexpr std::array<const char*, 5> kNames = {"before its forward", "after its forward", "after its recompute",
-                                                 "after its input gradient", "after its backward"};
-  return kNames.at(state);
+  constexpr std::array<const char*, 5> kStateNames = {"before its forward", "after its forward", "after its recompute",
+                                                      "after its input gradient", "after its backward"};
+  return kStateNames.at(state);
 }
 
 // The state after `kind`; nothing if it may not come here.
@@ -265,11 +265,11 @@ void detail::check_structure(const Schedule& schedule) {
 }
 
 const char* name(Rule rule) {
-  constexpr std::array<const char*, 5> kNames = {"rule 1 (one F, then at most one R, then one B or one I and one W)",
-                                                 "rule 2 (each stage lives on one worker)",
-                                                 "rule 3 (a flow is received in the order it is sent)",
-                                                 "rule 3 (no deadlock)", "rule 5 (peak memory within the limit)"};
-  return kNames.at(static_cast<std::size_t>(rule));
+  constexpr std::array<const char*, 5> kRuleNames = {
+      "rule 1 (one F, then at most one R, then one B or one I and one W)", "rule 2 (each stage lives on one worker)",
+      "rule 3 (a flow is received in the order it is sent)", "rule 3 (no deadlock)",
+      "rule 5 (peak memory within the limit)"};
+  return kRuleNames.at(static_cast<std::size_t>(rule));
 }
 
 Certificate validate(const Schedule& schedule, const ValidateOptions& options) {
