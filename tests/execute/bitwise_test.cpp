@@ -8,7 +8,6 @@
 #include <random>
 #include <thread>
 
-#include "gpipe/schedule/registry.h"
 #include "tests/execute/training.h"
 
 namespace gpipe::test {
@@ -22,17 +21,10 @@ class BitwiseTest : public ::testing::TestWithParam<std::string> {
   // In every recompute mode.
   static void expect_trains_as(const Trained& plain, const TestModel& model, std::int64_t num_samples, int workers,
                                const std::string& schedule) {
-    const int num_stages = find_schedule(schedule).default_chunks * workers;
     for (const Recompute recompute : {Recompute::kAlways, Recompute::kExceptLast, Recompute::kNever}) {
       SCOPED_TRACE(testing::Message() << model.name << ", " << num_samples << " samples, " << workers << " workers, "
                                       << schedule << ", recompute " << name(recompute));
-      expect_same_bits(train_pipelined(model, num_samples,
-                                       PipelineOptions(workers)
-                                           .num_micro_batches(kNumMicroBatches)
-                                           .schedule(schedule)
-                                           .recompute(recompute)
-                                           .balance(even_balance(model.chain.size(), num_stages))),
-                       plain);
+      expect_same_bits(train_pipelined(model, num_samples, options_for(model, workers, schedule, recompute)), plain);
       if (HasFailure()) return;
     }
   }
@@ -87,16 +79,11 @@ TEST_P(SteadyPhaseTest, EveryScheduleTrainsAsThePlainModelDoes) {
   model.target = torch::randint(5, {num_samples}, torch::kLong);
   const Trained plain = train_plainly(model, num_samples, num_micro_batches);
   for (const std::string schedule : {"zb-h1", "zb-h2", "zb-v", "v-half", "v-min", "dualpipe-v", "hanayo"}) {
-    const int num_stages = find_schedule(schedule).default_chunks * workers;
     for (const Recompute recompute : {Recompute::kNever, Recompute::kAlways}) {
       SCOPED_TRACE(testing::Message() << schedule << ", recompute " << name(recompute));
-      expect_same_bits(train_pipelined(model, num_samples,
-                                       PipelineOptions(workers)
-                                           .num_micro_batches(num_micro_batches)
-                                           .schedule(schedule)
-                                           .recompute(recompute)
-                                           .balance(even_balance(model.chain.size(), num_stages))),
-                       plain);
+      const PipelineOptions options =
+          options_for(model, workers, schedule, recompute).num_micro_batches(num_micro_batches);
+      expect_same_bits(train_pipelined(model, num_samples, options), plain);
       ASSERT_FALSE(HasFailure());
     }
   }
@@ -136,16 +123,9 @@ TEST_P(BitwiseTest, RandomDelaysChangeNothing) {
   const Trained plain = train_plainly(model, 13);
   const RandomDelays delays;
   for (const std::string schedule : {"gpipe", "1f1b", "interleaved"}) {
-    const int num_stages = schedule == "interleaved" ? 8 : 4;
     for (int repeat = 0; repeat < 20; ++repeat) {
       SCOPED_TRACE(testing::Message() << schedule << ", repeat " << repeat);
-      expect_same_bits(train_pipelined(model, 13,
-                                       PipelineOptions(4)
-                                           .num_micro_batches(kNumMicroBatches)
-                                           .schedule(schedule)
-                                           .recompute(Recompute::kExceptLast)
-                                           .balance(even_balance(model.chain.size(), num_stages))),
-                       plain);
+      expect_same_bits(train_pipelined(model, 13, options_for(model, 4, schedule, Recompute::kExceptLast)), plain);
       ASSERT_FALSE(HasFailure());
     }
   }

@@ -27,20 +27,13 @@ class SplitScheduleTest : public ::testing::Test {
   void SetUp() override { at::set_num_threads(1); }
 };
 
-PipelineOptions split_options(const TestModel& model, const std::string& schedule, int num_stages) {
-  return PipelineOptions(2)
-      .num_micro_batches(kNumMicroBatches)
-      .schedule(schedule)
-      .balance(even_balance(model.chain.size(), num_stages));
-}
-
 TEST_F(SplitScheduleTest, WhichWeightsAreDeferredChangesNothing) {
   for (const char* const name : {"transformer", "cnn"}) {
     const TestModel model = make_model(name);
     const Trained plain = train_plainly(model, 13);
     for (const DeferredWeights which : {DeferredWeights::kMatrices, DeferredWeights::kAll, DeferredWeights::kNone}) {
       SCOPED_TRACE(testing::Message() << name << ", deferred " << static_cast<int>(which));
-      expect_same_bits(train_pipelined(model, 13, split_options(model, "zb-v", 4).deferred_weights(which)), plain);
+      expect_same_bits(train_pipelined(model, 13, options_for(model, 2, "zb-v").deferred_weights(which)), plain);
     }
   }
 }
@@ -52,7 +45,7 @@ TEST_F(SplitScheduleTest, InputGradientsInAnotherOrderChangeNothing) {
   for (const std::string line : {"F0 F1 F2 F3 I3 I2 I1 I0 W0 W1 W2 W3\n", "F0 F1 F2 F3 I1 I2 B0 W1 W2 B3\n"}) {
     SCOPED_TRACE(line);
     const Schedule schedule = parse_text(line + line);
-    expect_same_bits(train_pipelined(model, 16, split_options(model, "1f1b", 2).custom_schedule(schedule)), plain);
+    expect_same_bits(train_pipelined(model, 16, options_for(model, 2, "1f1b").custom_schedule(schedule)), plain);
   }
 }
 
@@ -61,7 +54,7 @@ TEST_F(SplitScheduleTest, ASmallBatchLeavesOutTheMicroBatchesThatItDoesNotMake) 
   const Schedule schedule = parse_text("F0 F1 F2 F3 I0 I1 W0 W1 B2 B3\nF0 I0 F1 I1 F2 I2 W0 W1 W2 F3 B3\n");
   for (const std::int64_t num_samples : {1, 3, 16}) {
     SCOPED_TRACE(num_samples);
-    expect_same_bits(train_pipelined(model, num_samples, split_options(model, "1f1b", 2).custom_schedule(schedule)),
+    expect_same_bits(train_pipelined(model, num_samples, options_for(model, 2, "1f1b").custom_schedule(schedule)),
                      train_plainly(model, num_samples));
   }
 }
@@ -215,7 +208,7 @@ TEST_F(SplitScheduleTest, FrozenParametersGetNoGradient) {
 TEST_F(SplitScheduleTest, NothingIsHeldAfterTheStep) {
   const TestModel model = make_model("transformer");
   const auto live_bytes = [&](const char* schedule) {
-    Pipeline pipeline(model.chain, split_options(model, schedule, 2).measure_memory(true));
+    Pipeline pipeline(model.chain, options_for(model, 2, schedule).measure_memory(true));
     std::vector<std::int64_t> bytes;
     for (int step = 0; step < 2; ++step) {
       const StepResult result = pipeline->train_step(model.input.clone(), model.target, model.loss);

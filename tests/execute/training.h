@@ -11,6 +11,7 @@
 
 #include "gpipe/execute/pipeline.h"
 #include "gpipe/execute/stage_optimizers.h"
+#include "gpipe/schedule/registry.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/execute/test_models.h"
 #include "tests/model/same_bits.h"
@@ -82,6 +83,17 @@ inline std::vector<int> even_balance(int num_layers, int num_stages) {
     balance.push_back(num_layers / num_stages + (stage < num_layers % num_stages ? 1 : 0));
   }
   return balance;
+}
+
+// With the schedule's own number of stages a worker.
+inline PipelineOptions options_for(const TestModel& model, int num_workers, const std::string& schedule = "1f1b",
+                                   Recompute recompute = Recompute::kNever) {
+  return PipelineOptions(num_workers)
+      .num_micro_batches(kNumMicroBatches)
+      .schedule(schedule)
+      .recompute(recompute)
+      .seed(kSeed)
+      .balance(even_balance(model.chain.size(), find_schedule(schedule).default_chunks * num_workers));
 }
 
 inline TestModel make_model(const std::string& name) {
