@@ -14,7 +14,8 @@ if(TARGET gpipe_cli)
 endif()
 if(TARGET gpipe_train_program)
   install(TARGETS gpipe_train_program RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})  # next to gpipe, which starts it
-  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/bench-pipe DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/gpipe)  # which it starts
+  # `gpipe bench` starts it.
+  install(PROGRAMS ${PROJECT_SOURCE_DIR}/scripts/bench-pipe DESTINATION ${CMAKE_INSTALL_LIBEXECDIR}/gpipe)
   install(TARGETS gpipe_subwords LIBRARY DESTINATION lib/gpipe)                     # which it loads
 endif()
 # Programs to read, to copy and to build against this installation, and a profile to plan with.
