@@ -50,7 +50,7 @@ TEST(FailureReport, ThatCannotBeReadLeavesTheErrorAsItIs) {
   const auto errors = run_each(2, [&](int rank) {
     Peers peers(world_of(rank, 2, port.number()));
     if (rank == 1) return;
-    peers.store().set("gpipe/failed/1", {'n', 'o', 'n', 'e'});
+    peers.store().set("gpipe/failed/1", std::vector<std::uint8_t>{'n', 'o', 'n', 'e'});
     peers.fail(std::make_exception_ptr(PeerError(peers.place_of(1), "it is silent")), /*silent=*/true);
   });
   EXPECT_THAT(text_of(errors[0]), HasSubstr("it is silent"));
