@@ -26,6 +26,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp
   gpipe/model/optimizer_slots.cpp
+  gpipe/model/update_in_blocks.cpp
   gpipe/model/profiler.cpp
   gpipe/model/skip.cpp
   gpipe/model/skip_tracer.cpp

@@ -6,6 +6,7 @@
 #include "gpipe/execute/engine/engine.h"
 #include "gpipe/execute/step/stage_work.h"
 #include "gpipe/model/optimizer_slots.h"
+#include "gpipe/model/update_in_blocks.h"
 
 namespace gpipe::detail {
 namespace {
@@ -42,8 +43,18 @@ class UpdateOfSteps {
 
 }  // namespace
 
+// Those of one stage, or of none: parameters that are not the pipeline's.
+struct StageUpdates::Part {
+  int stage = kNoStage;
+  std::vector<std::size_t> groups;  // its groups, among those of the whole optimizer
+  std::unique_ptr<torch::optim::Optimizer> optimizer;
+  std::unique_ptr<UpdateInBlocks> steps;  // of the optimizer
+};
+
 StageUpdates::StageUpdates(Pipeline pipeline, MakePart make_part)
     : pipeline_(std::move(pipeline)), make_part_(std::move(make_part)) {}
+
+StageUpdates::~StageUpdates() = default;
 
 void StageUpdates::make_parts(torch::optim::Optimizer& whole) {
   parts_.clear();
@@ -66,6 +77,7 @@ void StageUpdates::make_parts(torch::optim::Optimizer& whole) {
       groups.emplace_back(std::move(parameters));
     }
     part.optimizer = make_part_(std::move(groups));
+    part.steps = std::make_unique<UpdateInBlocks>(make_part_);
     parts_.push_back(std::move(part));
   }
 }
@@ -111,7 +123,7 @@ std::vector<std::unique_ptr<StageUpdates::Lent>> StageUpdates::lend(torch::optim
 
 void StageUpdates::update(int stage) const {
   for (const Part& part : parts_) {
-    if (part.stage == stage) part.optimizer->step();
+    if (part.stage == stage) part.steps->step(*part.optimizer);
   }
 }
 

@@ -27,6 +27,9 @@ class StageUpdates {
   using MakePart = std::function<std::unique_ptr<torch::optim::Optimizer>(Groups)>;
 
   StageUpdates(Pipeline pipeline, MakePart make_part);
+  ~StageUpdates();
+  StageUpdates(const StageUpdates&) = delete;
+  StageUpdates& operator=(const StageUpdates&) = delete;
 
   // One step of all parameters of `whole`; false, without any, if there are no stages yet. Throws what an optimizer
   // throws; each stage is then updated or not.
@@ -36,13 +39,7 @@ class StageUpdates {
   StepResult train_step(torch::optim::Optimizer& whole, const std::function<StepResult(PipelineImpl&)>& train);
 
  private:
-  // Those of one stage, or of none: parameters that are not the pipeline's.
-  struct Part {
-    int stage = -1;
-    std::vector<std::size_t> groups;  // its groups, among those of the whole optimizer
-    std::unique_ptr<torch::optim::Optimizer> optimizer;
-  };
-
+  struct Part;
   class Lent;
 
   // Gives each part the options and the states of its parameters; the states are its own while what is returned lives.

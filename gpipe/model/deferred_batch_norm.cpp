@@ -6,8 +6,9 @@
 #include <torch/csrc/autograd/variable.h>
 #include <torch/nn/functional/batchnorm.h>
 
+#include <algorithm>
+#include <map>
 #include <memory>
-#include <optional>
 #include <string>
 #include <typeinfo>
 #include <utility>
@@ -16,14 +17,22 @@
 #include "gpipe/model/layer_scope.h"
 #include "gpipe/model/plain_values.h"
 
-namespace gpipe::nn {
+namespace gpipe::detail {
 namespace {
 
+constexpr std::size_t kHeadOfRow = 2;  // micro-batch and count
+
 // See Note [Without operations].
-std::vector<double> to_doubles(const at::Tensor& tensor) {
-  if (const auto* plain = detail::plain_values<const float>(tensor)) return {plain, plain + tensor.numel()};
-  const at::Tensor values = tensor.to(at::kCPU, at::kDouble).contiguous();
-  return {values.data_ptr<double>(), values.data_ptr<double>() + values.numel()};
+template <typename Value>
+bool append_plain(std::vector<double>& values, const at::Tensor& tensor) {
+  const auto* const plain = plain_values<const Value>(tensor);
+  if (plain != nullptr) values.insert(values.end(), plain, plain + tensor.numel());
+  return plain != nullptr;
+}
+
+void append_values(std::vector<double>& values, const at::Tensor& tensor) {
+  if (append_plain<float>(values, tensor) || append_plain<double>(values, tensor)) return;
+  append_plain<double>(values, tensor.to(at::kCPU, at::kDouble).contiguous());
 }
 
 // Note [Merging statistics]
@@ -33,59 +42,76 @@ std::vector<double> to_doubles(const at::Tensor& tensor) {
 //   mean = mean_a + (mean_b - mean_a) n_b / n      m2 = m2_a + m2_b + (mean_b - mean_a)^2 n_a n_b / n
 //
 // A sum of squares would cancel where the mean is large against the deviation.
-struct MergedStatistics {
-  double count = 0;
-  std::vector<double> mean;
-  std::vector<double> m2;
-
-  template <typename Value>
-  void add(double part_count, const Value* part_mean, const Value* part_variance) {
-    const double total = count + part_count;
-    for (std::size_t channel = 0; channel < mean.size(); ++channel) {
-      const double delta = part_mean[channel] - mean[channel];
-      mean[channel] += delta * part_count / total;
-      m2[channel] += part_variance[channel] * (part_count - 1) + delta * delta * count * part_count / total;
-    }
-    count = total;
+void merge_row(const double* row, PendingStatistics::Merged& merged) {
+  const std::size_t num_channels = merged.mean.size();
+  const double count = row[1];
+  const double* const mean = row + kHeadOfRow;
+  const double* const variance = mean + num_channels;
+  const double total = merged.count + count;
+  for (std::size_t channel = 0; channel < num_channels; ++channel) {
+    const double delta = mean[channel] - merged.mean[channel];
+    merged.mean[channel] += delta * count / total;
+    merged.m2[channel] += variance[channel] * (count - 1) + delta * delta * merged.count * count / total;
   }
-};
+  merged.count = total;
+}
 
-using PendingStatistics = std::map<int, std::vector<BatchStatistics>>;
+}  // namespace
 
-// See Note [Without operations]. Nothing if not all values are plain.
-std::optional<MergedStatistics> merge_plain(const PendingStatistics& pending, std::size_t num_channels) {
-  MergedStatistics merged{0, std::vector<double>(num_channels), std::vector<double>(num_channels)};
-  for (const auto& [micro_batch, parts] : pending) {
-    for (const BatchStatistics& part : parts) {
-      const auto* const mean = detail::plain_values<const float>(part.mean);
-      const auto* const variance = detail::plain_values<const float>(part.variance);
-      if (mean == nullptr || variance == nullptr) return std::nullopt;
-      merged.add(static_cast<double>(part.count), mean, variance);
-    }
+void PendingStatistics::clear() {
+  rows_.clear();
+  unread_.clear();
+}
+
+void PendingStatistics::add(int micro_batch, std::int64_t count, at::Tensor mean, at::Tensor variance) {
+  if (mean.is_meta()) return;  // it has no numbers
+  if (!mean.device().is_cpu()) {
+    unread_.push_back({micro_batch, count, std::move(mean), std::move(variance)});
+    return;
   }
+  rows_.push_back(micro_batch);
+  rows_.push_back(static_cast<double>(count));
+  append_values(rows_, mean);
+  append_values(rows_, variance);
+}
+
+void PendingStatistics::read() {
+  if (unread_.empty()) return;
+  std::vector<at::Tensor> statistics;
+  for (const OnDevice& part : unread_) statistics.push_back(at::cat({part.mean, part.variance}));
+  const at::Tensor values = at::stack(statistics).to(at::kCPU, at::kDouble);
+  for (std::size_t index = 0; index < unread_.size(); ++index) {
+    rows_.push_back(unread_[index].micro_batch);
+    rows_.push_back(static_cast<double>(unread_[index].count));
+    append_values(rows_, values[static_cast<std::int64_t>(index)]);
+  }
+  unread_.clear();
+}
+
+at::Tensor PendingStatistics::rows(std::int64_t num_channels) const {
+  if (empty()) return {};
+  PendingStatistics read = *this;
+  read.read();
+  return at::tensor(read.rows_, at::kDouble).view({-1, static_cast<std::int64_t>(kHeadOfRow) + 2 * num_channels});
+}
+
+void PendingStatistics::add_rows(const at::Tensor& rows) { append_values(rows_, rows); }
+
+PendingStatistics::Merged PendingStatistics::merge(std::size_t num_channels) {
+  read();
+  const std::size_t length = kHeadOfRow + 2 * num_channels;
+  std::vector<const double*> rows;
+  for (std::size_t begin = 0; begin < rows_.size(); begin += length) rows.push_back(&rows_[begin]);
+  std::stable_sort(rows.begin(), rows.end(), [](const double* a, const double* b) { return a[0] < b[0]; });
+  Merged merged{0, std::vector<double>(num_channels), std::vector<double>(num_channels)};
+  for (const double* row : rows) merge_row(row, merged);
   return merged;
 }
 
-MergedStatistics merge(const PendingStatistics& pending, std::size_t num_channels) {
-  if (std::optional<MergedStatistics> merged = merge_plain(pending, num_channels)) return *std::move(merged);
-  std::vector<at::Tensor> means;
-  std::vector<at::Tensor> variances;
-  std::vector<std::int64_t> counts;
-  for (const auto& [micro_batch, parts] : pending) {
-    for (const BatchStatistics& part : parts) {
-      means.push_back(part.mean);
-      variances.push_back(part.variance);
-      counts.push_back(part.count);
-    }
-  }
-  const std::vector<double> mean = to_doubles(at::stack(means));
-  const std::vector<double> variance = to_doubles(at::stack(variances));
-  MergedStatistics merged{0, std::vector<double>(num_channels), std::vector<double>(num_channels)};
-  for (std::size_t part = 0; part < counts.size(); ++part) {
-    merged.add(static_cast<double>(counts[part]), &mean[part * num_channels], &variance[part * num_channels]);
-  }
-  return merged;
-}
+}  // namespace gpipe::detail
+
+namespace gpipe::nn {
+namespace {
 
 // As copy_ does.
 void write(const at::Tensor& tensor, const std::vector<double>& values) {
@@ -111,7 +137,8 @@ void count_up(const at::Tensor& counter) {
 
 // running = (1 - factor) running + factor scale values
 void move_towards(const at::Tensor& running, const std::vector<double>& values, double scale, double factor) {
-  std::vector<double> moved = to_doubles(running);
+  std::vector<double> moved;
+  detail::append_values(moved, running);
   for (std::size_t channel = 0; channel < moved.size(); ++channel) {
     moved[channel] = factor * (scale * values[channel]) + (1 - factor) * moved[channel];
   }
@@ -176,15 +203,14 @@ at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::forward(const at::Te
   const LayerRun* run = LayerScope::current();
   if (run == nullptr) return normalise(input, running_mean, running_var, count_batch());
   // With momentum 1, "running" statistics become those of this very input: they come from the kernel that normalises.
-  BatchStatistics seen;
-  seen.count = input.size(1) > 0 ? input.numel() / input.size(1) : 0;
-  seen.mean = at::zeros_like(running_mean);
-  seen.variance = at::zeros_like(running_var);
-  at::Tensor output = normalise(input, seen.mean, seen.variance, 1);
-  if (!run->recomputing && seen.count > 1) {
+  const std::int64_t count = input.size(1) > 0 ? input.numel() / input.size(1) : 0;
+  at::Tensor mean = at::zeros_like(running_mean);
+  at::Tensor variance = at::zeros_like(running_var);
+  at::Tensor output = normalise(input, mean, variance, 1);
+  if (!run->recomputing && count > 1) {
     if (run->step != step_) end_step();
     step_ = run->step;
-    pending_[run->micro_batch].push_back(std::move(seen));
+    pending_.add(run->micro_batch, count, std::move(mean), std::move(variance));
   }
   return output;
 }
@@ -196,38 +222,21 @@ double DeferredBatchNormImplBase<D, Original, Derived>::count_batch() {
   return options.momentum() ? *options.momentum() : 1 / num_batches_tracked.template item<double>();
 }
 
-// A row a part: its micro-batch, its count, the means, the variances. Doubles hold all of them exactly.
 template <int D, typename Original, typename Derived>
 at::Tensor DeferredBatchNormImplBase<D, Original, Derived>::kept() const {
-  std::vector<at::Tensor> rows;
-  for (const auto& [micro_batch, parts] : pending_) {
-    for (const BatchStatistics& part : parts) {
-      const at::Tensor head =
-          at::tensor({static_cast<double>(micro_batch), static_cast<double>(part.count)}, at::kDouble);
-      rows.push_back(at::cat({head, part.mean.to(at::kCPU, at::kDouble), part.variance.to(at::kCPU, at::kDouble)}));
-    }
-  }
-  return rows.empty() ? at::Tensor() : at::stack(rows);
+  return pending_.rows(running_mean.numel());
 }
 
 template <int D, typename Original, typename Derived>
 void DeferredBatchNormImplBase<D, Original, Derived>::keep(const at::Tensor& of_another) {
-  const std::int64_t channels = running_mean.numel();
-  for (const at::Tensor& row : of_another.view({-1, 2 + 2 * channels}).unbind(0)) {
-    const double* head = row.data_ptr<double>();
-    BatchStatistics part;
-    part.count = static_cast<std::int64_t>(head[1]);
-    part.mean = row.narrow(0, 2, channels).to(running_mean.options());
-    part.variance = row.narrow(0, 2 + channels, channels).to(running_var.options());
-    pending_[static_cast<int>(head[0])].push_back(std::move(part));
-  }
+  pending_.add_rows(of_another);
 }
 
 template <int D, typename Original, typename Derived>
 void DeferredBatchNormImplBase<D, Original, Derived>::end_step() {
   if (pending_.empty()) return;
   const at::NoGradGuard no_grad;
-  const MergedStatistics merged = merge(pending_, running_mean.numel());
+  const detail::PendingStatistics::Merged merged = pending_.merge(static_cast<std::size_t>(running_mean.numel()));
   pending_.clear();
   const double factor = count_batch();
   move_towards(running_mean, merged.mean, 1, factor);

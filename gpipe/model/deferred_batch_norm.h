@@ -6,21 +6,53 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/pimpl.h>
 
+#include <cstddef>
 #include <cstdint>
-#include <map>
 #include <ostream>
 #include <vector>
 
 #include "gpipe/model/step_listener.h"
 
-namespace gpipe::nn {
+namespace gpipe::detail {
 
-// What a forward in training saw, per channel.
-struct BatchStatistics {
-  std::int64_t count = 0;  // values of each channel
-  at::Tensor mean;
-  at::Tensor variance;  // unbiased
+// What the forwards of a step saw, as numbers. A row a forward: its micro-batch, its count of values of each channel, the
+// channels' means, their unbiased variances. Doubles hold all of them exactly.
+class PendingStatistics {
+ public:
+  struct Merged {
+    double count = 0;
+    std::vector<double> mean;
+    std::vector<double> m2;  // sums of squared deviations
+  };
+
+  bool empty() const { return rows_.empty() && unread_.empty(); }
+  void clear();
+  // Does not wait for a device.
+  void add(int micro_batch, std::int64_t count, at::Tensor mean, at::Tensor variance);
+  // Undefined if there are none.
+  at::Tensor rows(std::int64_t num_channels) const;
+  void add_rows(const at::Tensor& rows);
+  // In the order of micro-batches; of one micro-batch, in that of its calls.
+  Merged merge(std::size_t num_channels);
+
+ private:
+  struct OnDevice {
+    int micro_batch;
+    std::int64_t count;
+    at::Tensor mean;
+    at::Tensor variance;
+  };
+
+  // Moves what is on a device to the rows, waiting once.
+  void read();
+
+  std::vector<double> rows_;  // one after the other; its memory stays from step to step
+  std::vector<OnDevice> unread_;
 };
+
+}  // namespace gpipe::detail
+
+namespace gpipe::nn {
 
 // torch::nn::BatchNorm with the same options, parameters, buffers, names and outputs. It differs inside a layer run
 // (see LayerScope) in training: the running statistics stay as they are until end_step(), or a micro-batch of another
@@ -57,8 +89,8 @@ class DeferredBatchNormImplBase : public torch::nn::Cloneable<Derived>, public S
   at::Tensor normalise(const at::Tensor& input, const at::Tensor& mean, const at::Tensor& variance, double momentum);
   double count_batch();
 
-  std::int64_t step_ = 0;                                // of what is pending
-  std::map<int, std::vector<BatchStatistics>> pending_;  // by micro-batch; several if a layer calls it several times
+  std::int64_t step_ = 0;  // of what is pending
+  detail::PendingStatistics pending_;
 };
 
 class DeferredBatchNorm1dImpl

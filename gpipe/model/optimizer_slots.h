@@ -5,6 +5,7 @@
 #include <torch/version.h>
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace gpipe::detail {
@@ -17,6 +18,12 @@ inline auto optimizer_state_key(const at::Tensor& parameter) {
   return c10::guts::to_string(parameter.unsafeGetTensorImpl());
 #endif
 }
+
+using StateTensors = std::vector<std::pair<const char*, at::Tensor*>>;
+
+// What the state of a parameter keeps, with libtorch's names; those that it does without are undefined. Of SGD, Adam,
+// AdamW, RMSprop and Adagrad; throws InvalidArgument for a state of another kind.
+StateTensors tensors_of_state(torch::optim::OptimizerParamState& state);
 
 struct OptimizerSlot {
   at::Tensor parameter;

@@ -83,7 +83,10 @@ struct Shape {
   Recompute recompute;
 };
 
-class ReplicaBitwiseTest : public ::testing::TestWithParam<std::string> {};
+class ReplicaBitwiseTest : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { at::set_num_threads(1); }  // as the stages have
+};
 
 // The number of stages, the schedule and the recompute mode change nothing; parameters, buffers and losses are the same
 // on all.

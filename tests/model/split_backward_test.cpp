@@ -179,9 +179,14 @@ std::map<std::string, at::Tensor> whole(const std::string& name) {
   return gradients(network, of_inputs);
 }
 
+// libtorch 2 has a fused LSTM, of oneDNN, whose backward is one operation: see SplitBackwardOfAFusedKernelTest.
 class SplitBackwardTest : public ::testing::TestWithParam<std::string> {
  protected:
-  void SetUp() override { at::set_num_threads(1); }
+  void SetUp() override {
+    at::set_num_threads(1);
+    if (GetParam() == "recurrent") at::globalContext().setUserEnabledMkldnn(false);
+  }
+  void TearDown() override { at::globalContext().setUserEnabledMkldnn(true); }
 };
 
 TEST_P(SplitBackwardTest, BothPartsTogetherGiveTheBytesOfTheWhole) {
@@ -221,6 +226,24 @@ TEST_P(SplitBackwardTest, WeightsGetTheirGradientsInTheSecondPartOnly) {
   for (const at::Tensor& parameter : network.module->parameters()) {
     EXPECT_EQ(parameter.grad().defined(), parameter.requires_grad());
   }
+}
+
+TEST(SplitBackwardOfAFusedKernelTest, TheFusedLstmRunsAtOnceAndIsNamed) {
+  at::set_num_threads(1);
+  const std::map<std::string, at::Tensor> expected = whole("recurrent");
+  const Network network = make("recurrent");
+  SplitBackward split(DeferredWeights::kMatrices);
+  Tensors of_inputs;
+  for (int repeat = 0; repeat < 2; ++repeat) {
+    LayerGraph graph = run_forward(network);
+    ReadyBackward later = split.run_inputs(graph, output_grads(network));
+    of_inputs = graph.boundary->take_grads();
+    later.run();
+  }
+  for (const std::string& node : split.unsplit_nodes()) EXPECT_THAT(node, testing::HasSubstr("Rnn"));
+  const std::map<std::string, at::Tensor> got = gradients(network, of_inputs);
+  ASSERT_EQ(got.size(), expected.size());
+  for (const auto& [name, grad] : expected) EXPECT_TRUE(test::same_bits(got.at(name), grad)) << name;
 }
 
 // How often libtorch's operations with these words in their names are called while it lives.
