@@ -23,6 +23,12 @@ const std::vector<std::string>& bench_titles() {
 
 std::string bytes_or_nothing(std::optional<std::int64_t> bytes) { return bytes ? cli::format_bytes(*bytes) : ""; }
 
+std::string text_of(const std::optional<BenchPeak>& peak) {
+  if (!peak) return "";
+  return peak->fullest_bytes > 0 ? cli::format_bytes(peak->fullest_bytes)
+                                 : cli::format_bytes(peak->total_bytes) + " in all";
+}
+
 Cells bench_cells(const BenchRun& run) {
   Cells cells;
   for (const BenchRow& row : run.rows) {
@@ -30,7 +36,7 @@ Cells bench_cells(const BenchRun& run) {
     cells.push_back({row.name, cli::format_seconds(row.seconds.median), fmt::format("{:.2f}", row.speed_up.median),
                      fmt::format("{:.2f}-{:.2f}", row.speed_up.lower_quartile, row.speed_up.upper_quartile),
                      row.bound ? fmt::format("{:.2f}", row.speed_up.median / *row.bound) : "",
-                     row.peak ? cli::format_bytes(row.peak->fullest_bytes) : "",
+                     text_of(row.peak),
                      bytes_or_nothing(row.predicted_bytes)});
   }
   return cells;
@@ -95,7 +101,7 @@ Json row_json(const BenchRow& row) {
   if (row.cpu_seconds > 0) json["cpu_seconds"] = row.cpu_seconds;
   if (row.bubble) json["bubble"] = *row.bubble;
   if (row.inside) json["inside"] = *row.inside;
-  json["peak_bytes"] = row.peak ? Json(row.peak->fullest_bytes) : Json(nullptr);
+  json["peak_bytes"] = row.peak && row.peak->fullest_bytes > 0 ? Json(row.peak->fullest_bytes) : Json(nullptr);
   json["all_peaks_bytes"] = row.peak ? Json(row.peak->total_bytes) : Json(nullptr);
   json["predicted_peak_bytes"] = or_null(row.predicted_bytes);
   json["loss"] = row.loss;

@@ -12,7 +12,7 @@
 namespace gpipe::train {
 
 struct BenchPeak {
-  std::int64_t fullest_bytes = 0;  // of the worker, replica or thread that has most
+  std::int64_t fullest_bytes = 0;  // of the worker, replica or thread that has most; 0: only the sum is known
   std::int64_t total_bytes = 0;    // of all of them
 };
 

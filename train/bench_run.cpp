@@ -107,6 +107,13 @@ class PeerScript : public Contender {
     const nlohmann::json answer = script_->ask(what_).front();
     return {answer.at("seconds").get<double>(), 0, answer.at("loss").get<double>()};
   }
+  // Both partitions of Pipe are in the memory of one process.
+  std::optional<BenchPeak> measure_peak() override {
+    BenchPeak peak;
+    peak.total_bytes = script_->ask("peak " + what_).front().at("peak_bytes").get<std::int64_t>();
+    if (what_ == "plain") peak.fullest_bytes = peak.total_bytes;
+    return peak;
+  }
   bool is_in_this_process() const override { return false; }
 
  private:
