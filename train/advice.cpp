@@ -76,15 +76,15 @@ class Calibrated {
   // With the seconds of micro-batches that are `factor` times as large.
   Profile scaled(double factor) const {
     Profile result = profile_;
-    for (LayerProfile& layer : result.layers) {
-      layer.forward_seconds *= factor;
-      layer.backward_seconds *= factor;
-      if (layer.input_grad_seconds) *layer.input_grad_seconds *= factor;
-      if (layer.weight_grad_seconds) *layer.weight_grad_seconds *= factor;
-    }
+    for (LayerProfile& layer : result.layers) layer = with_scaled_seconds(std::move(layer), factor);
     return result;
   }
 
+  bool knows_fixed_seconds() const {
+    return std::all_of(profile_.layers.begin(), profile_.layers.end(), [](const LayerProfile& layer) {
+      return layer.fixed_forward_seconds && layer.fixed_backward_seconds;
+    });
+  }
   bool layers_are_equal() const { return layers_are_equal_; }
   bool halves_are_assumed() const { return halves_are_assumed_; }
   // Every stage has run whole backwards.
@@ -113,12 +113,20 @@ class Calibrated {
       const double backward_share = backward_sum > 0 ? layer.backward_seconds / backward_sum : equal_share;
       const double of_inputs = layer.backward_seconds > 0 ? input_grad_seconds(layer) / layer.backward_seconds : 0.5;
       if (!is_split && !layer.input_grad_seconds && !layer.weight_grad_seconds) halves_are_assumed_ = true;
+      const LayerProfile profiled = layer;
       layer.forward_seconds = forward * (forward_sum > 0 ? layer.forward_seconds / forward_sum : equal_share);
       layer.backward_seconds = backward * backward_share;
       layer.input_grad_seconds = is_split ? input_grad * backward_share : layer.backward_seconds * of_inputs;
       layer.weight_grad_seconds =
           is_split ? weight_grad * backward_share : layer.backward_seconds - *layer.input_grad_seconds;
+      keep_share(layer.fixed_forward_seconds, profiled.forward_seconds, layer.forward_seconds);
+      keep_share(layer.fixed_backward_seconds, profiled.backward_seconds, layer.backward_seconds);
     }
+  }
+
+  // Of what was profiled, a fixed part is the same share as of what was measured.
+  static void keep_share(std::optional<double>& fixed, double profiled, double measured) {
+    if (fixed) *fixed = profiled > 0 ? std::min(1.0, *fixed / profiled) * measured : 0;
   }
 
   Profile profile_;
@@ -212,8 +220,8 @@ class Adviser {
     const auto other = forecast(run_.schedule, chunks(), count, run_.layers_per_stage);
     if (!other) return std::nullopt;
     const double gain = gain_of(*other);
-    return Choice{
-        gain, fmt::format("{} {}", option(fmt::format("--micro-batches {}", count)), promise(gain, /*is_about=*/true))};
+    return Choice{gain, fmt::format("{} {}", option(fmt::format("--micro-batches {}", count)),
+                                    promise(gain, !calibrated_.knows_fixed_seconds()))};
   }
 
   double mean_forward_seconds() const {

@@ -43,9 +43,9 @@ struct TrainedRun {
 // micro-batches of the same mini-batch, other schedules and other cuts. What counts is how much faster the simulator
 // finds these than the run itself; it applies to the part of a step that is forward and backward.
 //
-// With twice as many micro-batches, an action is taken to last half as long, which is too little if a part of it does
-// not depend on the micro-batch: then the forecast says "about", and there is none if forwards became shorter than a
-// millisecond. Schedules of whole backwards are forecast if these were measured. The two parts of a split one that were
+// With twice as many micro-batches, an action is taken to last half as long, but for the fixed seconds of the profile.
+// If it does not know them, that may be too little, and the forecast says "about"; there is none if forwards became
+// shorter than a millisecond. Schedules of whole backwards are forecast if these were measured. The two parts of a split one that were
 // neither measured nor profiled are taken for half of the whole, and layers that were not profiled for equal; then,
 // too, the forecast says "about".
 //

@@ -37,6 +37,7 @@ struct ProfileCommand {
   int sequence_length = 128;
   std::optional<std::int64_t> vocabulary_size;  // that of the task in gpipe train, unless it is given
   ProfileOptions profile;
+  bool no_fixed = false;
   int num_threads = 1;
   bool on_paper = false;
   std::optional<double> flops_per_second;
@@ -99,9 +100,13 @@ std::string to_text(const Profile& profile) {
   LayerProfile sum;
   sum.name = "all";
   sum.input_grad_seconds = 0;
+  const bool has_fixed = profile.layers.front().fixed_forward_seconds.has_value();
+  if (has_fixed) sum.fixed_forward_seconds = sum.fixed_backward_seconds = 0;
   const auto add_row = [&](const LayerProfile& layer, const std::string& output, const std::string& working) {
+    const std::string fixed =
+        has_fixed ? time(*layer.fixed_forward_seconds + *layer.fixed_backward_seconds) : std::string("-");
     rows.push_back({layer.name, time(layer.forward_seconds), time(layer.backward_seconds),
-                    time(layer.input_grad_seconds.value_or(0)), cli::format_bytes(layer.parameter_bytes),
+                    time(layer.input_grad_seconds.value_or(0)), fixed, cli::format_bytes(layer.parameter_bytes),
                     cli::format_bytes(layer.activation_bytes), output, working});
   };
   for (const LayerProfile& layer : profile.layers) {
@@ -109,14 +114,18 @@ std::string to_text(const Profile& profile) {
     sum.forward_seconds += layer.forward_seconds;
     sum.backward_seconds += layer.backward_seconds;
     *sum.input_grad_seconds += layer.input_grad_seconds.value_or(0);
+    if (has_fixed) {
+      *sum.fixed_forward_seconds += *layer.fixed_forward_seconds;
+      *sum.fixed_backward_seconds += *layer.fixed_backward_seconds;
+    }
     sum.parameter_bytes += layer.parameter_bytes;
     sum.activation_bytes += layer.activation_bytes;
   }
   add_row(sum, "", "");
-  return cli::to_table(
-      {"<layer", fmt::format("forward {}", unit.name), fmt::format("backward {}", unit.name),
-       fmt::format("of it inputs {}", unit.name), "parameters", "activations", "output", "working set"},
-      rows);
+  return cli::to_table({"<layer", fmt::format("forward {}", unit.name), fmt::format("backward {}", unit.name),
+                        fmt::format("of it inputs {}", unit.name), fmt::format("fixed {}", unit.name), "parameters",
+                        "activations", "output", "working set"},
+                       rows);
 }
 
 void check(const ProfileCommand& command) {
@@ -141,6 +150,7 @@ Profile measure(const ProfileCommand& command) {
     ProfileOptions options = command.profile;
     options.flops_per_second = command.flops_per_second.value_or(options.flops_per_second);
     options.loss = subject.loss;
+    options.fixed_seconds = !command.no_fixed && command.num_samples > 1;
     return profile(subject.chain, subject.inputs, options);
   } catch (const c10::Error& error) {
     std::string text = error.what_without_backtrace();
@@ -191,6 +201,9 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   measuring.add_default("N", "--repeats", command->profile.repeats, cli::parse_count, "Of which the median counts");
   measuring.add_default("SECONDS", "--budget", command->profile.budget_seconds, cli::parse_seconds,
                         "No repeat is begun after this");
+  measuring.add_flag("--no-fixed", command->no_fixed,
+                     "Do not run half of the samples, too, which tells what a layer costs however few they are: "
+                     "gpipe plan then counts small micro-batches too low");
   measuring.add_default("N", "--threads", command->num_threads, cli::parse_threads, "Intra-op threads, as of a stage");
   measuring.add_default("N", "--busy-neighbours", command->profile.busy_neighbours, cli::parse_more_threads,
                         "Cores to keep busy meanwhile, as the other stages on this machine will");

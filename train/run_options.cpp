@@ -212,6 +212,7 @@ PipelineOptions pipeline_options(const RunOptions& options) {
                                                       .recompute(options.recompute)
                                                       .balance(options.balance);
   return result.threads_per_stage(options.threads_per_stage)
+      .profile_fixed_seconds(true)  // for the advice at the end
       .seed(options.seed)
       .measure_memory(true)
       .memory_limit_bytes(options.memory_limit_bytes)

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -24,8 +25,18 @@ struct LayerSource {
   std::function<ChainLayer(int)> layer;  // asked for once a pass
 };
 
+// What is profiled: the micro-batch, and a part of it that tells what of its cost is fixed.
+struct ProfileSample {
+  MicroBatch whole;
+  std::optional<MicroBatch> part;  // if ProfileOptions::fixed_seconds
+};
+
+// Throws as split_batch does, and InvalidArgument if `options` ask for a part of a single row. `replicated` as there.
+ProfileSample make_profile_sample(const MicroBatch& whole, const std::vector<int>& replicated,
+                                  const ProfileOptions& options);
+
 // The same as profile() for layers from anywhere.
-Profile profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
+Profile profile_layers(const LayerSource& source, const ProfileSample& sample, const ProfileOptions& options,
                        ProfilerPosition& position);
 
 }  // namespace gpipe::detail

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <exception>
 #include <optional>
 #include <utility>
 
@@ -34,6 +35,7 @@ using detail::LayerSeconds;
 using detail::LayerSource;
 using detail::NotedInput;
 using detail::ProfilerPosition;
+using detail::ProfileSample;
 using detail::Sandbox;
 using detail::SkipScope;
 using detail::SkipTracer;
@@ -264,11 +266,86 @@ void merge_loss(std::vector<LayerProfile>& layers) {
   last.activation_bytes += loss.activation_bytes;
 }
 
+// The seconds of a layer, or the loss, in each pass.
+using PassSeconds = std::vector<std::vector<LayerMeasure>>;
+
+double median_of(const PassSeconds& passes, std::size_t layer, double LayerSeconds::*part) {
+  std::vector<double> values;
+  for (const auto& measures : passes) values.push_back(measures[layer].seconds.*part);
+  return median(std::move(values));
+}
+
+// The line through both measures, where there are no rows.
+double fixed_of(double seconds, double rows, double seconds_of_part, double rows_of_part) {
+  const double fixed = (seconds_of_part * rows - seconds * rows_of_part) / (rows - rows_of_part);
+  return std::clamp(fixed, 0.0, seconds);
+}
+
+// The passes over a part of the sample, without the loss.
+class PartPasses {
+ public:
+  PartPasses(const LayerSource& source, const ProfileSample& sample, const ProfileOptions& options,
+             ProfilerPosition& position)
+      : source_(source), sample_(sample), options_(options), position_(position) {
+    options_.loss = {};
+    if (!sample.part) return;
+    try {
+      run();  // warms up
+      works_ = true;
+    } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) who trains it on the whole need not know
+    }
+    passes_.clear();
+  }
+
+  void run_if_works() {
+    if (works_) run();
+  }
+
+  void set_fixed_seconds(std::vector<LayerProfile>& layers) const {
+    if (!works_) return;
+    const auto rows = static_cast<double>(sample_.whole.num_samples);
+    const auto rows_of_part = static_cast<double>(sample_.part->num_samples);
+    for (std::size_t layer = 0; layer < source_.names.size(); ++layer) {
+      const auto fixed = [&](double seconds, double LayerSeconds::*part) {
+        return fixed_of(seconds, rows, median_of(passes_, layer, part), rows_of_part);
+      };
+      layers[layer].fixed_forward_seconds = fixed(layers[layer].forward_seconds, &LayerSeconds::forward);
+      layers[layer].fixed_backward_seconds = fixed(layers[layer].backward_seconds, &LayerSeconds::backward);
+    }
+  }
+
+ private:
+  void run() {
+    passes_.push_back(Pass(source_, *sample_.part, options_, PassKind::kSeconds, position_).run().measures);
+  }
+
+  const LayerSource& source_;
+  const ProfileSample& sample_;
+  ProfileOptions options_;
+  ProfilerPosition& position_;
+  PassSeconds passes_;
+  bool works_ = false;
+};
+
 }  // namespace
 
-Profile detail::profile_layers(const LayerSource& source, const MicroBatch& sample, const ProfileOptions& options,
+ProfileSample detail::make_profile_sample(const MicroBatch& whole, const std::vector<int>& replicated,
+                                          const ProfileOptions& options) {
+  if (!options.fixed_seconds) return {whole, std::nullopt};
+  if (whole.num_samples < 2) {
+    throw InvalidArgument(
+        "fixed_seconds are told by a half of the sample, which has 1 row; give it 2 or more, or leave fixed_seconds "
+        "out");
+  }
+  MicroBatch part = split_batch(whole.tensors, /*num_micro_batches=*/2, replicated, "sample").back();
+  part.first_sample += whole.first_sample;
+  return {whole, std::move(part)};
+}
+
+Profile detail::profile_layers(const LayerSource& source, const ProfileSample& profiled, const ProfileOptions& options,
                                ProfilerPosition& position) {
   check(options);
+  const MicroBatch& sample = profiled.whole;
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();
@@ -283,23 +360,22 @@ Profile detail::profile_layers(const LayerSource& source, const MicroBatch& samp
     if (!layer.forward_working_bytes) layer.forward_working_bytes = layer.activation_bytes;
     if (!layer.backward_working_bytes) layer.backward_working_bytes = layer.activation_bytes;
   }
-  std::vector<std::vector<LayerMeasure>> passes;
+  PartPasses of_part(source, profiled, options, position);
+  PassSeconds passes;
   const bool counts = is_on_meta(sample);  // then seconds are always the same
   const int repeats = counts ? 1 : options.repeats;
   const BusyNeighbours neighbours(counts ? 0 : options.busy_neighbours);
   for (int pass = 0; pass < repeats && (pass == 0 || elapsed() < options.budget_seconds); ++pass) {
     passes.push_back(Pass(source, sample, options, PassKind::kSeconds, position).run().measures);
+    of_part.run_if_works();
   }
   for (std::size_t layer = 0; layer < layers.size(); ++layer) {
-    const auto middle = [&](double LayerSeconds::*part) {
-      std::vector<double> values;
-      for (const auto& measures : passes) values.push_back(measures[layer].seconds.*part);
-      return median(std::move(values));
-    };
+    const auto middle = [&](double LayerSeconds::*part) { return median_of(passes, layer, part); };
     layers[layer].forward_seconds = middle(&LayerSeconds::forward);
     layers[layer].backward_seconds = middle(&LayerSeconds::backward);
     layers[layer].input_grad_seconds = std::min(middle(&LayerSeconds::input_grad), layers[layer].backward_seconds);
   }
+  of_part.set_fixed_seconds(layers);
   if (options.loss) merge_loss(layers);
   for (LayerProfile& layer : layers) {
     layer.weight_grad_seconds = layer.backward_seconds - *layer.input_grad_seconds;
@@ -313,7 +389,7 @@ Profile detail::profile_layers(const LayerSource& source, const MicroBatch& samp
 
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options) {
   if (chain.size() == 0) throw InvalidArgument("the model has no layers; there is nothing to profile");
-  MicroBatch micro_batch = split_batch(sample, /*num_micro_batches=*/1, {}, "sample").front();
+  const MicroBatch micro_batch = split_batch(sample, /*num_micro_batches=*/1, {}, "sample").front();
   LayerSource source;
   for (int layer = 0; layer < chain.size(); ++layer) source.names.push_back(chain.name(layer));
   const bool on_meta = is_on_meta(micro_batch);
@@ -322,7 +398,7 @@ Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOpt
                       on_meta ? build_on_meta(chain, layer) : chain.build(layer, options.seed)};
   };
   ProfilerPosition position;
-  return detail::profile_layers(source, micro_batch, options, position);
+  return detail::profile_layers(source, detail::make_profile_sample(micro_batch, {}, options), options, position);
 }
 
 Profile profile(const LayerChain& chain, const at::Tensor& sample, const ProfileOptions& options) {

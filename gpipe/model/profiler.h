@@ -22,6 +22,10 @@ struct ProfileOptions {
   std::function<at::Tensor(const Tensors& outputs)> loss;
   // On Meta tensors: what an operation takes is its floating-point operations over this.
   double flops_per_second = 1e12;
+  // Measures half of the sample as well, in turns with the whole, and tells by it what a layer costs however small its
+  // input: fixed_forward_seconds and fixed_backward_seconds, by which for_micro_batches scales. Needs a sample of at
+  // least two rows. A model that refuses half of it, as some batch norms refuse a single row, has none.
+  bool fixed_seconds = false;
   // Bytes of activations; replaces libtorch's CPU allocator by one that counts, see MemoryAccount. Without it
   // activation_bytes are 0.
   bool count_bytes = true;
@@ -40,7 +44,7 @@ struct ProfileOptions {
 // unfilled, and moved: the parameters of one layer must fit the address space.
 //
 // weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its
-// layers.
+// layers. The loss has nothing fixed: it is not asked for half of the sample, whose targets it may not have.
 //
 // Throws InvalidArgument for an empty chain or sample, numbers that make no sense or a loss that is no scalar;
 // SkipError that lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what

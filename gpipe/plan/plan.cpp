@@ -63,8 +63,14 @@ Profile as_run(Profile profile, const Schedule& schedule) {
   if (!schedule.splits_backward()) return profile;
   for (LayerProfile& layer : profile.layers) {
     layer.backward_seconds = input_grad_seconds(layer) + weight_grad_seconds(layer);
+    layer.fixed_backward_seconds.reset();  // a part of the whole one
   }
   return profile;
+}
+
+// Of a micro-batch `factor` times as large.
+double scaled_seconds(double seconds, double fixed_seconds, double factor) {
+  return fixed_seconds + std::max(0.0, seconds - fixed_seconds) * factor;
 }
 
 // The error of `partition`, in workers and with what else there is to say.
@@ -204,6 +210,20 @@ Plan detail::plan_with_order(const Profile& profile, const PlanOptions& options,
   return plan;
 }
 
+LayerProfile with_scaled_seconds(LayerProfile layer, double factor) {
+  const double fixed_backward = layer.fixed_backward_seconds.value_or(0);
+  const double whole = layer.backward_seconds;
+  // A part of the backward has its share of what is fixed.
+  for (std::optional<double>* part : {&layer.input_grad_seconds, &layer.weight_grad_seconds}) {
+    if (!*part) continue;
+    const double share = whole > 0 ? std::min(1.0, **part / whole) : 0;
+    *part = scaled_seconds(**part, share * fixed_backward, factor);
+  }
+  layer.forward_seconds = scaled_seconds(layer.forward_seconds, layer.fixed_forward_seconds.value_or(0), factor);
+  layer.backward_seconds = scaled_seconds(whole, fixed_backward, factor);
+  return layer;
+}
+
 Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int num_micro_batches) {
   check_profile(profile);
   const int measured = profile.samples_per_micro_batch;
@@ -221,10 +241,7 @@ Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int nu
   Profile result = profile;
   result.samples_per_micro_batch = largest;
   for (LayerProfile& layer : result.layers) {
-    layer.forward_seconds *= factor;
-    layer.backward_seconds *= factor;
-    if (layer.input_grad_seconds) *layer.input_grad_seconds *= factor;
-    if (layer.weight_grad_seconds) *layer.weight_grad_seconds *= factor;
+    layer = with_scaled_seconds(std::move(layer), factor);
     for (std::int64_t* bytes :
          {&layer.activation_bytes, &layer.output_bytes, &layer.kept_output_bytes, &layer.deferred_output_bytes}) {
       *bytes = scaled(*bytes);

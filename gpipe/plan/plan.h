@@ -85,10 +85,15 @@ Plan partitioned_plan(const Profile& profile, const PlanOptions& options, bool f
 // The same with a given partition, whatever the memory limit.
 Plan plan_with_layers(const Profile& profile, const PlanOptions& options, const std::vector<int>& layers_per_stage);
 
-// The profile of a micro-batch when `mini_batch_samples` are split into that many: seconds, activations, working sets,
-// outputs and skips grow with the number of samples, parameters and buffers do not. Bytes are those of the largest
-// micro-batch, seconds those of the mean. An approximation: what a layer costs however small its input is counted too
-// low in small micro-batches. Throws InvalidArgument unless profile.samples_per_micro_batch is known.
+// The layer with the seconds of a micro-batch `factor` times as large: all but the fixed ones grow with it. The two
+// parts of the backward share what is fixed of it as they share the backward.
+LayerProfile with_scaled_seconds(LayerProfile layer, double factor);
+
+// The profile of a micro-batch when `mini_batch_samples` are split into that many: seconds that are not fixed,
+// activations, working sets, outputs and skips grow with the number of samples, parameters and buffers do not. Bytes
+// are those of the largest micro-batch, seconds those of the mean. Where a profile does not know the fixed seconds (see
+// ProfileOptions::fixed_seconds), what a layer costs however small its input is counted too low in small micro-batches.
+// Throws InvalidArgument unless profile.samples_per_micro_batch is known.
 Profile for_micro_batches(const Profile& profile, int mini_batch_samples, int num_micro_batches);
 
 // What stages made of `layers_per_stage` consecutive layers cost. Throws InvalidArgument if they do not add up.

@@ -40,7 +40,7 @@ const JsonForm kLayerForm = {
     {"name", "forward_seconds", "backward_seconds", "parameter_bytes", "activation_bytes", "output_bytes",
      "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
      "forward_working_bytes", "backward_working_bytes", "deferred_bytes", "deferred_output_bytes",
-     "input_grad_working_bytes", "weight_grad_working_bytes"},
+     "input_grad_working_bytes", "weight_grad_working_bytes", "fixed_forward_seconds", "fixed_backward_seconds"},
     6};
 const JsonForm kSkipForm = {"skip", {"name", "from", "to", "bytes"}, 4};
 const std::vector<std::string> kProfileTables = {"layers", "skips"};
@@ -52,6 +52,8 @@ Json to_object(const LayerProfile& layer) {
   json["backward_seconds"] = layer.backward_seconds;
   if (layer.input_grad_seconds) json["input_grad_seconds"] = *layer.input_grad_seconds;
   if (layer.weight_grad_seconds) json["weight_grad_seconds"] = *layer.weight_grad_seconds;
+  if (layer.fixed_forward_seconds) json["fixed_forward_seconds"] = *layer.fixed_forward_seconds;
+  if (layer.fixed_backward_seconds) json["fixed_backward_seconds"] = *layer.fixed_backward_seconds;
   json["parameter_bytes"] = layer.parameter_bytes;
   if (layer.gradient_bytes) json["gradient_bytes"] = *layer.gradient_bytes;
   if (layer.buffer_bytes != 0) json["buffer_bytes"] = layer.buffer_bytes;
@@ -102,6 +104,17 @@ std::string where(const JsonRecord& record, const JsonForm& form, std::size_t in
   return fmt::format("{} {}: ", form.what, index);
 }
 
+std::optional<double> read_fixed_seconds(const JsonReader& record, const char* name, const char* all_name,
+                                         double all_seconds) {
+  if (!record.has(name)) return std::nullopt;
+  const double seconds = record.seconds(name);
+  if (seconds > all_seconds) {
+    record.fail_value(record.field(name),
+                      fmt::format("at most \"{}\" ({}), of which it is a part", all_name, all_seconds));
+  }
+  return seconds;
+}
+
 std::optional<std::int64_t> read_bytes(const JsonReader& record, const char* name) {
   return record.has(name) ? std::optional(record.bytes(name)) : std::nullopt;
 }
@@ -137,6 +150,10 @@ LayerProfile read_layer(const JsonReader& record, const LayerProfile& before) {
   layer.backward_seconds = record.seconds("backward_seconds");
   if (record.has("input_grad_seconds")) layer.input_grad_seconds = record.seconds("input_grad_seconds");
   if (record.has("weight_grad_seconds")) layer.weight_grad_seconds = record.seconds("weight_grad_seconds");
+  layer.fixed_forward_seconds =
+      read_fixed_seconds(record, "fixed_forward_seconds", "forward_seconds", layer.forward_seconds);
+  layer.fixed_backward_seconds =
+      read_fixed_seconds(record, "fixed_backward_seconds", "backward_seconds", layer.backward_seconds);
   layer.parameter_bytes = record.bytes("parameter_bytes");
   layer.activation_bytes = record.bytes("activation_bytes");
   layer.output_bytes = record.bytes("output_bytes");
@@ -244,6 +261,11 @@ void check_profile(const Profile& profile) {
     require(std::isfinite(seconds) && seconds >= 0, "{}: {} is {}; expected a finite number, 0 or more", where, field,
             seconds);
   };
+  const auto check_fixed_seconds = [&](const char* field, double seconds, const char* all_field, double all_seconds) {
+    check_seconds(field, seconds);
+    require(seconds <= all_seconds, "{}: {} is {}; expected at most {} ({}), of which it is a part", where, field,
+            seconds, all_field, all_seconds);
+  };
   const auto add_bytes = [&](const char* field, std::int64_t bytes) {
     require(bytes >= 0, "{}: {} is {}; expected 0 or more", where, field, bytes);
     require(bytes <= std::numeric_limits<std::int64_t>::max() - sum,
@@ -258,6 +280,10 @@ void check_profile(const Profile& profile) {
     check_seconds("backward_seconds", layer.backward_seconds);
     check_seconds("input_grad_seconds", layer.input_grad_seconds.value_or(0));
     check_seconds("weight_grad_seconds", layer.weight_grad_seconds.value_or(0));
+    check_fixed_seconds("fixed_forward_seconds", layer.fixed_forward_seconds.value_or(0), "forward_seconds",
+                        layer.forward_seconds);
+    check_fixed_seconds("fixed_backward_seconds", layer.fixed_backward_seconds.value_or(0), "backward_seconds",
+                        layer.backward_seconds);
     add_bytes("parameter_bytes", layer.parameter_bytes);
     add_bytes("activation_bytes", layer.activation_bytes);
     add_bytes("output_bytes", layer.output_bytes);

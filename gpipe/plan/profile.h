@@ -19,6 +19,10 @@ struct LayerProfile {
   // both are.
   std::optional<double> input_grad_seconds;
   std::optional<double> weight_grad_seconds;
+  // The part of forward_seconds, and of backward_seconds, that a micro-batch costs however few samples it has, such as
+  // what is computed from the weights alone; absent = unknown, and taken for none.
+  std::optional<double> fixed_forward_seconds;
+  std::optional<double> fixed_backward_seconds;
   std::int64_t parameter_bytes = 0;
   std::optional<std::int64_t> gradient_bytes;  // of the parameters; absent = parameter_bytes
   std::int64_t buffer_bytes = 0;               // kept like parameters, without gradient or optimizer state
@@ -88,9 +92,10 @@ struct Profile {
 bool has_deferred_bytes(const std::vector<LayerProfile>& layers);
 
 // Throws InvalidArgument, naming the layer or the skip, unless there are layers, seconds are finite and at least zero,
-// bytes are at least zero and add up to less than 2^63, a kept output is a part of the output, and of the activations
-// or the kept output of the layer before, a deferred output likewise of the deferred bytes, working bytes are at least
-// the activations, those of a weight gradient at least deferred_bytes, and skips go forward between existing layers.
+// fixed seconds are a part of the seconds, bytes are at least zero and add up to less than 2^63, a kept output is a
+// part of the output, and of the activations or the kept output of the layer before, a deferred output likewise of the
+// deferred bytes, working bytes are at least the activations, those of a weight gradient at least deferred_bytes, and
+// skips go forward between existing layers.
 void check_profile(const Profile& profile);
 
 // One line a layer and a skip. Doubles come back from `parse_profile` bit for bit; bytes of a name that are not UTF-8
@@ -109,14 +114,14 @@ void check_profile(const Profile& profile);
 std::string to_json(const Profile& profile);
 
 // Takes the form above with all fields of LayerProfile and SkipProfile; "skips", "samples_per_micro_batch" and, of a
-// layer, "input_grad_seconds", "weight_grad_seconds", "gradient_bytes", "buffer_bytes", "kept_output_bytes",
-// "forward_working_bytes", "backward_working_bytes", "deferred_bytes", "deferred_output_bytes",
-// "input_grad_working_bytes" and "weight_grad_working_bytes" may be absent. A skip names a layer by its index from
-// zero, or by a name that only one has.
+// layer, "input_grad_seconds", "weight_grad_seconds", "fixed_forward_seconds", "fixed_backward_seconds",
+// "gradient_bytes", "buffer_bytes", "kept_output_bytes", "forward_working_bytes", "backward_working_bytes",
+// "deferred_bytes", "deferred_output_bytes", "input_grad_working_bytes" and "weight_grad_working_bytes" may be absent.
+// A skip names a layer by its index from zero, or by a name that only one has.
 //
 // Throws ParseError for anything else, whatever bytes it is made of: unknown or duplicate fields, missing ones,
-// negative or non-finite numbers, bytes that are not whole or not in the order that check_profile wants, skips between
-// layers that do not exist or that go backward.
+// negative or non-finite numbers, fixed seconds that are more than the seconds, bytes that are not whole or not in the
+// order that check_profile wants, skips between layers that do not exist or that go backward.
 // The position it names is that of the last character of what is wrong.
 Profile parse_profile(std::string_view json);
 

@@ -127,6 +127,105 @@ TEST(ProfilerTest, InputsOfProductsAndGradientsOfTheirOutputsAreDeferred) {
   EXPECT_FALSE(has_deferred_bytes(gpipe::profile(chain, torch::randn({4, 8}), options).layers));
 }
 
+// What it multiplies does not depend on its input.
+struct OwnProductImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) { return input + at::mm(weight, weight).mean(); }
+  at::Tensor weight = register_parameter("weight", torch::randn({64, 64}));
+};
+TORCH_MODULE(OwnProduct);
+
+// On Meta tensors seconds are counted, and always the same.
+TEST(ProfilerTest, TellsWhatALayerCostsHoweverSmallItsInput) {
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("linear", 8, 8);
+  chain.add<OwnProduct>("own");
+  ProfileOptions options;
+  options.loss = [](const Tensors& outputs) {
+    EXPECT_GT(outputs.front().size(0), 100);  // it is not asked for a part
+    return outputs.front().mean();
+  };
+  for (const int rows : {200, 201}) {
+    const at::Tensor sample = torch::empty({rows, 8}, torch::kMeta);
+    options.fixed_seconds = false;
+    const Profile without = gpipe::profile(chain, sample, options);
+    options.fixed_seconds = true;
+    const Profile profile = gpipe::profile(chain, sample, options);
+    EXPECT_NO_THROW(check_profile(profile));
+    const LayerProfile& linear = profile.layers[0];
+    const LayerProfile& own = profile.layers[1];
+    EXPECT_LT(*linear.fixed_forward_seconds, 0.01 * linear.forward_seconds);
+    EXPECT_LT(*linear.fixed_backward_seconds, 0.1 * linear.backward_seconds);
+    EXPECT_GT(*own.fixed_forward_seconds, 0.9 * own.forward_seconds);
+    EXPECT_GT(*own.fixed_backward_seconds, 0.9 * own.backward_seconds);
+    for (std::size_t layer = 0; layer < profile.layers.size(); ++layer) {
+      EXPECT_EQ(profile.layers[layer].forward_seconds, without.layers[layer].forward_seconds);
+      EXPECT_EQ(profile.layers[layer].backward_seconds, without.layers[layer].backward_seconds);
+      EXPECT_EQ(without.layers[layer].fixed_forward_seconds, std::nullopt);
+      EXPECT_EQ(without.layers[layer].fixed_backward_seconds, std::nullopt);
+    }
+  }
+}
+
+// As a batch norm refuses a single row.
+struct FourRowsImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input) {
+    TORCH_CHECK(input.size(0) == 4, "not four rows");
+    return input * weight;
+  }
+  at::Tensor weight = register_parameter("weight", torch::ones({8}));
+};
+TORCH_MODULE(FourRows);
+
+TEST(ProfilerTest, AModelThatRefusesHalfOfTheSampleHasNoFixedSeconds) {
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("linear", 8, 8);
+  chain.add<FourRows>("four");
+  ProfileOptions options;
+  options.fixed_seconds = true;
+  const Profile profile = gpipe::profile(chain, torch::randn({4, 8}), options);
+  for (const LayerProfile& layer : profile.layers) {
+    EXPECT_GT(layer.forward_seconds, 0);
+    EXPECT_EQ(layer.fixed_forward_seconds, std::nullopt) << layer.name;
+    EXPECT_EQ(layer.fixed_backward_seconds, std::nullopt) << layer.name;
+  }
+}
+
+TEST(ProfilerTest, FixedSecondsOfASingleRowAreRefused) {
+  LayerChain chain;
+  chain.add<torch::nn::Linear>("linear", 8, 8);
+  ProfileOptions options;
+  options.fixed_seconds = true;
+  EXPECT_THAT(
+      [&] {
+        gpipe::profile(chain, torch::randn({1, 8}), options);
+      },
+      ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("give it 2 or more, or leave fixed_seconds out")));
+}
+
+// Adds its second input, which is the same for every micro-batch.
+struct PlusImpl : torch::nn::Module {
+  at::Tensor forward(const at::Tensor& input, const at::Tensor& added) { return at::mm(input, weight) + added; }
+  at::Tensor weight = register_parameter("weight", torch::randn({8, 8}));
+};
+TORCH_MODULE(Plus);
+
+TEST(ProfilerTest, APipelineMeasuresFixedSecondsIfItIsAskedTo) {
+  for (const bool is_asked : {false, true}) {
+    LayerChain chain;
+    chain.add<Plus>("plus");
+    chain.add<torch::nn::Linear>("head", 8, 8);
+    Pipeline pipeline(chain,
+                      PipelineOptions(2).num_micro_batches(2).replicated_inputs({1}).profile_fixed_seconds(is_asked));
+    pipeline->train_step(Tensors{torch::randn({8, 8}), torch::randn({8})}, Tensors{torch::ones({8})},
+                         [](const Tensors& outputs, const Tensors&) { return LossValue(outputs.front().mean()); });
+    ASSERT_EQ(pipeline->profile().layers.size(), 2U);
+    for (const LayerProfile& layer : pipeline->profile().layers) {
+      EXPECT_EQ(layer.fixed_forward_seconds.has_value(), is_asked) << layer.name;
+      EXPECT_EQ(layer.fixed_backward_seconds.has_value(), is_asked) << layer.name;
+    }
+  }
+}
+
 TEST(ProfilerTest, NumbersThatMakeNoSenseAreRefused) {
   const test::TestModel model = test::mlp();
   const auto refusal = [&](const ProfileOptions& options) {

@@ -1,6 +1,7 @@
 // A profile's JSON: both ways without loss, and every refusal says where and why.
 #include "gpipe/plan/profile.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -10,6 +11,7 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 
 #include "gpipe/error.h"
 
@@ -70,6 +72,8 @@ Profile awkward_profile() {
   layer.backward_seconds = 1.0 / 3;
   layer.input_grad_seconds = 5e-324;
   layer.weight_grad_seconds = std::numeric_limits<double>::max();
+  layer.fixed_forward_seconds = 0.1;
+  layer.fixed_backward_seconds = 5e-324;
   layer.parameter_bytes = kMaxBytes;
   layer.activation_bytes = (std::int64_t{1} << 53) + 1;
   layer.gradient_bytes = 0;
@@ -101,6 +105,8 @@ TEST(Profile, ComesBackFromItsJsonBitForBit) {
     EXPECT_EQ(again.layers[layer].backward_seconds, profile.layers[layer].backward_seconds);
     EXPECT_EQ(again.layers[layer].input_grad_seconds, profile.layers[layer].input_grad_seconds);
     EXPECT_EQ(again.layers[layer].weight_grad_seconds, profile.layers[layer].weight_grad_seconds);
+    EXPECT_EQ(again.layers[layer].fixed_forward_seconds, profile.layers[layer].fixed_forward_seconds);
+    EXPECT_EQ(again.layers[layer].fixed_backward_seconds, profile.layers[layer].fixed_backward_seconds);
     EXPECT_EQ(again.layers[layer].parameter_bytes, profile.layers[layer].parameter_bytes);
     EXPECT_EQ(again.layers[layer].activation_bytes, profile.layers[layer].activation_bytes);
     EXPECT_EQ(again.layers[layer].output_bytes, profile.layers[layer].output_bytes);
@@ -233,6 +239,28 @@ TEST(Profile, RefusesSecondsThatAreNotFiniteAndAtLeastZero) {
   EXPECT_THAT(layer_refusal(":1,", ":Infinity,"), HasSubstr("syntax error"));
 }
 
+TEST(Profile, RefusesFixedSecondsThatAreNoPartOfTheSeconds) {
+  for (const auto& [field, all, most] : {std::tuple("fixed_forward_seconds", "forward_seconds", "1"),
+                                         std::tuple("fixed_backward_seconds", "backward_seconds", "2")}) {
+    const auto with_fixed = [&, name = field](const std::string& value) {
+      return layer_refusal("\"name\"", fmt::format("\"{}\":{},\"name\"", name, value));
+    };
+    EXPECT_EQ(with_fixed("0"), "not refused");
+    EXPECT_EQ(with_fixed(most), "not refused");
+    EXPECT_THAT(with_fixed("2.5"), AllOf(HasSubstr(fmt::format("layer 1 \"conv\": \"{}\" is 2.5", field)),
+                                         HasSubstr(fmt::format("at most \"{}\" ({})", all, most))));
+    EXPECT_THAT(with_fixed("-1"), HasSubstr("expected a number of seconds, 0 or more"));
+    EXPECT_THAT(with_fixed("null"), HasSubstr(fmt::format("\"{}\" is null", field)));
+  }
+  Profile profile = parse_profile(document(kLayer));
+  profile.layers[0].fixed_backward_seconds = 2.5;
+  EXPECT_THAT([&] { check_profile(profile); },
+              ::testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("fixed_backward_seconds is 2.5; expected at most backward_seconds (2), of which")));
+  profile.layers[0].fixed_backward_seconds = std::nan("");
+  EXPECT_THROW(check_profile(profile), InvalidArgument);
+}
+
 TEST(Profile, RefusesBytesThatAreNotWholeOrTooMany) {
   for (const char* value : {"-1", "0.5", "9223372036854775808", "9007199254740994.0", "1e+300", "\"3\"", "false"}) {
     EXPECT_THAT(
@@ -246,6 +274,8 @@ TEST(Profile, RefusesBytesThatAreNotWholeOrTooMany) {
 TEST(Profile, FieldsThatOlderFilesLackMayBeAbsent) {
   const Profile profile = parse_profile(document(kLayer));
   EXPECT_EQ(profile.samples_per_micro_batch, 0);
+  EXPECT_EQ(profile.layers[0].fixed_forward_seconds, std::nullopt);
+  EXPECT_EQ(profile.layers[0].fixed_backward_seconds, std::nullopt);
   EXPECT_EQ(profile.layers[0].gradient_bytes, std::nullopt);
   EXPECT_EQ(gradient_bytes(profile.layers[0]), 3);
   EXPECT_EQ(profile.layers[0].buffer_bytes, 0);

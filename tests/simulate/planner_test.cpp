@@ -623,5 +623,51 @@ TEST(ForMicroBatches, ScalesWhatGrowsWithTheSamples) {
   EXPECT_THROW(for_micro_batches(profile, 3, 4), InvalidArgument);
 }
 
+TEST(ForMicroBatches, LeavesFixedSecondsAsTheyAre) {
+  Profile profile = equal_layers(2);
+  profile.layers[0].fixed_forward_seconds = 0.5;
+  profile.layers[0].fixed_backward_seconds = 1;
+  profile.layers[0].input_grad_seconds = 0.5;
+  profile.layers[0].weight_grad_seconds = 1.5;
+  const Profile scaled = for_micro_batches(profile, 4, 4);  // half of what was measured
+  EXPECT_EQ(scaled.layers[0].forward_seconds, 0.75);
+  EXPECT_EQ(scaled.layers[0].backward_seconds, 1.5);
+  EXPECT_EQ(scaled.layers[0].input_grad_seconds, 0.375);  // a quarter of the backward, and of what is fixed of it
+  EXPECT_EQ(scaled.layers[0].weight_grad_seconds, 1.125);
+  EXPECT_EQ(scaled.layers[0].fixed_forward_seconds, 0.5);
+  EXPECT_EQ(scaled.layers[0].fixed_backward_seconds, 1);
+  EXPECT_EQ(scaled.layers[1].forward_seconds, 0.5);
+  EXPECT_EQ(scaled.layers[1].backward_seconds, 1);
+  // Parts that are no parts.
+  profile.layers[0].backward_seconds = profile.layers[0].fixed_backward_seconds.emplace(5e-324);
+  profile.layers[0].weight_grad_seconds = std::numeric_limits<double>::max();
+  EXPECT_NO_THROW(check_profile(for_micro_batches(profile, 4, 4)));
+}
+
+// M micro-batches of 8 / M samples take 3 s · (f + (1 - f) 4 / M) in one layer, where f is fixed, and there are M + 1
+// of them in a row: without f, the more the better; with a quarter, 15.75 s, 15 s and 16.875 s for M = 2, 4 and 8.
+TEST(Planner, ChoosesFewerMicroBatchesWhereAPartOfTheCostIsFixed) {
+  PlanOptions options;
+  options.num_stages = 2;
+  options.num_micro_batches = 0;
+  options.mini_batch_samples = 8;
+  Profile profile = equal_layers(2);
+  EXPECT_EQ(plan(profile, options).num_micro_batches, 8);
+  const auto with_fixed = [&](double share) {
+    for (LayerProfile& layer : profile.layers) {
+      layer.fixed_forward_seconds = share * layer.forward_seconds;
+      layer.fixed_backward_seconds = share * layer.backward_seconds;
+    }
+    return plan(profile, options);
+  };
+  EXPECT_EQ(with_fixed(0).num_micro_batches, 8);
+  EXPECT_EQ(with_fixed(0.25).num_micro_batches, 4);
+  EXPECT_DOUBLE_EQ(with_fixed(0.25).predicted_step_seconds, 15);
+  EXPECT_EQ(with_fixed(0.9).num_micro_batches, 1);
+  for (LayerProfile& layer : profile.layers) layer.input_grad_seconds = layer.weight_grad_seconds = 0.5;
+  options.schedule = "zb-h1";  // whose backward is shorter than what is fixed of the whole one
+  EXPECT_NO_THROW(with_fixed(0.9));
+}
+
 }  // namespace
 }  // namespace gpipe

@@ -83,6 +83,24 @@ TEST(Advice, HasNoOtherScheduleUnderAMemoryLimit) {
   EXPECT_THAT(advice(run), ElementsAre("bubble 20.0 %: try --micro-batches 8 (about 1.11x predicted)"));
 }
 
+// 9 · 3 s · (f + (1 - f) / 2) where f is fixed: 13.77 s with f = 0.02, and 14.85 s with a tenth.
+TEST(Advice, CountsWhatIsFixedInSmallerMicroBatches) {
+  TrainedRun run = run_of({});
+  run.has_memory_limit = true;
+  run.most_micro_batches = 8;
+  const auto with_fixed = [&](double share) {
+    run.profile.layers.assign(2, layer(0.25, 0.5));  // in other units than the run
+    for (LayerProfile& profile : run.profile.layers) {
+      profile.fixed_forward_seconds = 0.25 * share;
+      profile.fixed_backward_seconds = 0.5 * share;
+    }
+    return advice(run);
+  };
+  EXPECT_THAT(with_fixed(0.02), ElementsAre("bubble 20.0 %: try --micro-batches 8 (1.09x predicted)"));
+  EXPECT_THAT(with_fixed(0.1), IsEmpty());
+  EXPECT_THAT(with_fixed(0), ElementsAre("bubble 20.0 %: try --micro-batches 8 (1.11x predicted)"));
+}
+
 // Of five rows, the largest of four micro-batches is not the fourth part, but that of five is the fifth: 6 · 2.4 s.
 TEST(Advice, HasNoMoreMicroBatchesThanRows) {
   TrainedRun run = run_of({});

@@ -22,6 +22,20 @@ TEST(ProfileCommand, RefusesOptionsWithoutEffectAndInputsThatDoNotFit) {
                                HasSubstr("try another --image")));
 }
 
+TEST(ProfileCommand, MeasuresFixedSecondsOfSeveralSamplesUnlessItIsToldNotTo) {
+  const auto has_fixed = [](const Arguments& options) {
+    Arguments arguments = {"profile", "--model", "resnet-cifar:20", "--on-paper", "--json"};
+    arguments.insert(arguments.end(), options.begin(), options.end());
+    const Outcome outcome = run_gpipe(arguments);
+    EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+    return outcome.out.find("\"fixed_forward_seconds\"") != std::string::npos &&
+           outcome.out.find("\"fixed_backward_seconds\"") != std::string::npos;
+  };
+  EXPECT_TRUE(has_fixed({"--samples", "2"}));
+  EXPECT_FALSE(has_fixed({"--samples", "2", "--no-fixed"}));
+  EXPECT_FALSE(has_fixed({"--samples", "1"}));
+}
+
 TEST(ProfileCommand, HasTheVocabularyThatTrainHas) {
   EXPECT_THAT(run_gpipe({"profile", "--help"}).out, HasSubstr("[as gpipe train: lm 4000, translate 8000]"));
   EXPECT_THAT(run_gpipe({"train", "lm", "--help"}).out, HasSubstr("Sub-words [4000]"));

@@ -18,7 +18,7 @@ namespace gpipe::detail {
 namespace {
 
 Profile profile_on_worker(const Model& model, const ProfileOptions& options, Workers& workers,
-                          const MicroBatch& sample) {
+                          const ProfileSample& sample) {
   LayerSource source;
   source.names = model.layer_names();
   source.layer = [&](int layer) { return model.layers()[layer]; };
@@ -71,6 +71,8 @@ Profile measure_layers(const Model& model, const PipelineOptions& options, Worke
   wanted.budget_seconds = 2;
   wanted.count_bytes = options.measure_memory() || options.recompute() == Recompute::kAuto;
   wanted.deferred_weights = options.deferred_weights();
+  wanted.fixed_seconds = options.profile_fixed_seconds() && sample.num_samples > 1;
+  const ProfileSample profiled = make_profile_sample(sample, options.replicated_inputs(), wanted);
   bool in_loss = false;
   if (loss) {
     wanted.loss = [&](const Tensors& outputs) {
@@ -83,12 +85,12 @@ Profile measure_layers(const Model& model, const PipelineOptions& options, Worke
     };
   }
   try {
-    return profile_on_worker(model, wanted, workers, sample);
+    return profile_on_worker(model, wanted, workers, profiled);
   } catch (const ActionError&) {
     if (!in_loss) throw;
   }
   wanted.loss = {};  // what it throws, the step itself will throw, and say more about it
-  return profile_on_worker(model, wanted, workers, sample);
+  return profile_on_worker(model, wanted, workers, profiled);
 }
 
 void choose_stages(Cut& cut, const Model& model, const PipelineOptions& options, bool is_alone) {

@@ -70,6 +70,9 @@ struct PipelineOptions {
   // loss, and the layers are split so that a step takes the least time and, if that can be, each stage stays within
   // memory_limit_bytes.
   TORCH_ARG(std::vector<int>, balance) = {};
+  // Where the first batch is profiled, a half of its first micro-batch is, too, for the fixed seconds of the layers in
+  // Pipeline::profile: see ProfileOptions::fixed_seconds. The split itself does not need them.
+  TORCH_ARG(bool, profile_fixed_seconds) = false;
   // Stage s goes to devices[s % devices.size()]: several stages may share one. Empty: all stay where their layers are.
   // In a world of several ranks, those of this rank's stages have to be there, and other ranks may name others.
   TORCH_ARG(std::vector<torch::Device>, devices) = {};
