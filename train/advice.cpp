@@ -24,6 +24,8 @@ constexpr int kLeastSteps = 5;
 constexpr double kLeastGain = 1.03;
 constexpr std::size_t kMostSentences = 2;
 constexpr double kLeastForwardSeconds = 1e-3;
+// What a quiet machine with enough cores stays above.
+constexpr double kLeastProcessorFraction = 0.85;
 // Times a stage and a micro-batch: a forecast takes no longer than some milliseconds.
 constexpr std::int64_t kMostCells = 100'000;
 // Schedules that are so near to each other are equal, and the one that holds less wins.
@@ -352,16 +354,29 @@ std::optional<std::string> shared_cores(const TrainedRun& run) {
                      run.has_balance ? " without --balance" : "");
 }
 
+// Nothing if the workers had their processors.
+std::optional<std::string> busy_machine(const TrainedRun& run) {
+  const double fraction = run.steps.processor_fraction();
+  if (fraction >= kLeastProcessorFraction) return std::nullopt;
+  return fmt::format(
+      "the workers had a processor for only {} of the time of their actions: the machine was busy with something else, "
+      "or has fewer cores than workers; measure on a quiet machine before you change options",
+      cli::format_percent(fraction));
+}
+
 }  // namespace
 
 std::vector<std::string> advice(const TrainedRun& run) {
   if (run.steps.num_steps() < kLeastSteps) return {};
   if (const auto sentence = shared_cores(run)) return {*sentence};
+  if (const auto sentence = busy_machine(run)) return {*sentence};
   std::vector<Sentence> sentences = Adviser(run).sentences();
   std::stable_sort(sentences.begin(), sentences.end(), [](const auto& a, const auto& b) { return a.gain > b.gain; });
   sentences.resize(std::min(sentences.size(), kMostSentences));
   std::vector<std::string> result;
-  for (Sentence& sentence : sentences) result.push_back(std::move(sentence.text));
+  for (Sentence& sentence : sentences) {
+    result.push_back((result.empty() ? "" : "or instead, ") + std::move(sentence.text));
+  }
   return result;
 }
 

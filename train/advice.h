@@ -45,13 +45,14 @@ struct TrainedRun {
 //
 // With twice as many micro-batches, an action is taken to last half as long, but for the fixed seconds of the profile.
 // If it does not know them, that may be too little, and the forecast says "about"; there is none if forwards became
-// shorter than a millisecond. Schedules of whole backwards are forecast if these were measured. The two parts of a split one that were
-// neither measured nor profiled are taken for half of the whole, and layers that were not profiled for equal; then,
-// too, the forecast says "about".
+// shorter than a millisecond. Schedules of whole backwards are forecast if these were measured. The two parts of a
+// split one that were neither measured nor profiled are taken for half of the whole, and layers that were not profiled
+// for equal; then, too, the forecast says "about".
 //
 // At most two sentences, the one that promises most first; none if nothing is at least 1.03 times as fast, or if less
-// than a handful of steps were measured. Workers that share cores say nothing about each other's times: if there are
-// more of them than cores, that is the only advice.
+// than a handful of steps were measured. Each promises for itself, against the run as it was: the second one begins
+// with "or instead". Workers that share cores say nothing about each other's times: if there are more of them than
+// cores, or if their actions took clearly more time than the processor gave them, that is all that is said.
 //
 //   bubble 15.2 %: try --micro-batches 16 (about 1.12x predicted) or --schedule zb-v (1.08x predicted)
 std::vector<std::string> advice(const TrainedRun& run);

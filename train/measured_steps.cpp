@@ -26,6 +26,10 @@ void MeasuredSteps::add(const Timeline& timeline, const StepOverhead& overhead) 
       times.seconds += span.end_seconds - span.start_seconds;
       ++times.count;
     }
+    if (worker.processor_seconds > 0) {
+      processor_seconds_ += worker.processor_seconds;
+      timed_seconds_ += worker.busy_seconds - (worker.update_end_seconds - worker.update_start_seconds);
+    }
     busy += worker.busy_seconds;
     busiest = std::max(busiest, worker.busy_seconds);
   }

@@ -40,6 +40,8 @@ class MeasuredSteps {
   // Idle seconds of all workers, divided by workers x makespan: all of them, and those that only an imbalance causes.
   double bubble_fraction() const { return idle_seconds_ / worker_seconds_; }
   double imbalance_fraction() const { return imbalance_seconds_ / worker_seconds_; }
+  // Of the time of their actions, how much the workers had a processor. 1 if that was not measured.
+  double processor_fraction() const { return timed_seconds_ > 0 ? processor_seconds_ / timed_seconds_ : 1; }
 
  private:
   bool has_begun_ = false;
@@ -51,6 +53,8 @@ class MeasuredSteps {
   double worker_seconds_ = 0;
   double idle_seconds_ = 0;
   double imbalance_seconds_ = 0;
+  double processor_seconds_ = 0;  // of workers for which it was measured, and the time of their actions
+  double timed_seconds_ = 0;
 };
 
 }  // namespace gpipe::train

@@ -11,6 +11,7 @@
 #include "gpipe/interpret/throw_action_error.h"
 #include "gpipe/interpret/watchdog.h"
 #include "gpipe/interpret/workers.h"
+#include "gpipe/os/thread_clock.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/flow.h"
 #include "gpipe/schedule/proof.h"
@@ -134,7 +135,7 @@ class Executor {
       if (phase != Phase::kAll && is_forward != (phase == Phase::kForward)) continue;
       at_[worker]->begin(static_cast<int>(index));
       try {
-        timeline.spans.push_back(run_action(action, start, *at_[worker]));
+        timeline.spans.push_back(run_action(action, start, *at_[worker], timeline.processor_seconds));
         if (last_backward_[worker][index]) give_tied(action.stage, *at_[worker]);
       } catch (const CancelledError&) {
         throw;
@@ -180,18 +181,24 @@ class Executor {
     }
   }
 
-  Span run_action(const Action& action, Clock::time_point start, WorkerState& at) {
+  // Adds the processor time of the action to `processor_seconds`.
+  Span run_action(const Action& action, Clock::time_point start, WorkerState& at, double& processor_seconds) {
     const auto now = [&] { return std::chrono::duration<double>(Clock::now() - start).count(); };
     Stage& stage = *stages_[action.stage];
     const FlowTable::Stage& flows = table_.stages[action.stage];
     Span span{action, 0, 0};
+    const auto measure = [&](const auto& work) {
+      span.start_seconds = now();
+      const double processor_start = thread_seconds();
+      work();
+      processor_seconds += thread_seconds() - processor_start;
+      span.end_seconds = now();
+    };
     switch (action.kind) {
       case ActionKind::kForward: {
         std::vector<Message> inputs = take(flows.forward_inputs, action.micro_batch, at);
         std::vector<Message> outputs(flows.forward_outputs.size());
-        span.start_seconds = now();
-        stage.forward(action.micro_batch, std::move(inputs), outputs);
-        span.end_seconds = now();
+        measure([&] { stage.forward(action.micro_batch, std::move(inputs), outputs); });
         put(flows.forward_outputs, std::move(outputs), at);
         break;
       }
@@ -199,33 +206,29 @@ class Executor {
       case ActionKind::kInputGrad: {
         std::vector<Message> inputs = take(flows.backward_inputs, action.micro_batch, at);
         std::vector<Message> outputs(flows.backward_outputs.size());
-        span.start_seconds = now();
-        if (action.kind == ActionKind::kBackward) {
-          stage.backward(action.micro_batch, std::move(inputs), outputs);
-        } else {
-          stage.input_grad(action.micro_batch, std::move(inputs), outputs);
-        }
-        span.end_seconds = now();
+        measure([&] {
+          if (action.kind == ActionKind::kBackward) {
+            stage.backward(action.micro_batch, std::move(inputs), outputs);
+          } else {
+            stage.input_grad(action.micro_batch, std::move(inputs), outputs);
+          }
+        });
         put(flows.backward_outputs, std::move(outputs), at);
         break;
       }
       case ActionKind::kRecompute:
-        span.start_seconds = now();
-        stage.recompute(action.micro_batch);
-        span.end_seconds = now();
+        measure([&] { stage.recompute(action.micro_batch); });
         break;
       case ActionKind::kWeightGrad:
-        span.start_seconds = now();
-        stage.weight_grad(action.micro_batch);
-        span.end_seconds = now();
+        measure([&] { stage.weight_grad(action.micro_batch); });
         break;
       case ActionKind::kUpdate:
         take_tied(flows.update_inputs, at);
         at.work();
-        span.start_seconds = now();
-        stage.settle();
-        stage.update();
-        span.end_seconds = now();
+        measure([&] {
+          stage.settle();
+          stage.update();
+        });
         break;
     }
     return span;

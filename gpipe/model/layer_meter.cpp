@@ -5,20 +5,14 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <ctime>
 #include <optional>
 #include <utility>
 
 #include "gpipe/model/split_backward.h"
+#include "gpipe/os/thread_clock.h"
 
 namespace gpipe::detail {
 namespace {
-
-double thread_seconds() {
-  timespec time{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
 
 // Puts zeros in the place of the gradients; the destructor puts the gradients back.
 class GradientsAside {

@@ -22,6 +22,9 @@ struct WorkerTimeline {
   double update_end_seconds = 0;  // the optimizer step; equal to its start when there is none
   double busy_seconds = 0;        // actions and optimizer step
   double idle_seconds = 0;        // makespan - busy
+  // Processor time of the worker's own thread in its actions; less than they took if the thread had to wait for a
+  // processor, or for a device. 0 if it was not measured.
+  double processor_seconds = 0;
   // Activations are counted in micro-batches of the worker's whole share of the model: with v chunks a worker, one
   // chunk's activations count 1/v.
   double peak_activations = 0;

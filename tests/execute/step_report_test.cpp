@@ -31,6 +31,7 @@ Told told_by(int worker) {
   told.result.timeline.workers.resize(2);
   told.result.timeline.workers[worker].spans = {{{ActionKind::kForward, worker, 0}, 0.25, 0.5},
                                                 {{ActionKind::kBackward, worker, 0}, 0.5, 1}};
+  told.result.timeline.workers[worker].processor_seconds = 0.5 + worker;
   told.result.memory.resize(2);
   told.result.memory[worker] = {1 + worker, 2, 3, 4, 5, 6};
   if (worker == 1) {
@@ -61,6 +62,8 @@ TEST(StepReport, OfAllRanksMakesOneResult) {
     EXPECT_EQ(spans[1].start_seconds, has_one_clock ? 1.5 : 0.5);
     EXPECT_EQ(spans[1].end_seconds, has_one_clock ? 2 : 1);
     EXPECT_EQ(result.timeline.workers[0].spans[0].start_seconds, 0.25);
+    EXPECT_EQ(result.timeline.workers[0].processor_seconds, 0.5);
+    EXPECT_EQ(result.timeline.workers[1].processor_seconds, 1.5);
     EXPECT_EQ(result.memory[0].live_bytes, 1);
     EXPECT_EQ(result.memory[1].live_bytes, 2);
     EXPECT_EQ(result.memory[1].input_bytes, 6);

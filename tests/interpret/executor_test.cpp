@@ -159,6 +159,8 @@ TEST(Executor, RunsEveryActionOfEveryScheduleAtItsLiveCapacities) {
       EXPECT_GT(timeline.makespan_seconds, 0);
       for (int worker = 0; worker < schedule.num_workers(); ++worker) {
         EXPECT_LE(timeline.workers[worker].busy_seconds, timeline.makespan_seconds + 1e-9);
+        EXPECT_GT(timeline.workers[worker].processor_seconds, 0);
+        EXPECT_LE(timeline.workers[worker].processor_seconds, timeline.workers[worker].busy_seconds + 1e-3);
         const auto& spans = timeline.workers[worker].spans;
         ASSERT_EQ(spans.size(), schedule.workers[worker].size());
         for (std::size_t index = 0; index < spans.size(); ++index) {

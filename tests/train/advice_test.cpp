@@ -10,6 +10,7 @@
 namespace gpipe::train {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -23,6 +24,7 @@ struct Measured {
   StepOverhead overhead;
   int num_steps = 6;  // with the first, which does not count
   int chunks = 1;
+  double processor_fraction = 0;  // 0 = was not measured
 };
 
 // On a machine with enough cores, of one layer a stage. Nothing may be changed but the schedule.
@@ -38,7 +40,11 @@ TrainedRun run_of(const Measured& measured) {
       make_schedule(measured.schedule, run.num_workers, measured.num_micro_batches, measured.chunks);
   Costs costs;
   costs.stages = measured.stages;
-  for (int step = 0; step < measured.num_steps; ++step) run.steps.add(simulate(schedule, costs), measured.overhead);
+  Timeline timeline = simulate(schedule, costs);
+  for (WorkerTimeline& worker : timeline.workers) {
+    worker.processor_seconds = measured.processor_fraction * worker.busy_seconds;
+  }
+  for (int step = 0; step < measured.num_steps; ++step) run.steps.add(timeline, measured.overhead);
   return run;
 }
 
@@ -180,8 +186,8 @@ TEST(Advice, KnowsABetterBalance) {
   TrainedRun run = run_of({"1f1b", 4, {seconds(3, 6), seconds(1, 2)}, {}});
   run.layers_per_stage = {3, 1};
   run.profile.layers.assign(4, layer(0.1, 0.2));
-  EXPECT_THAT(advice(run),
-              ElementsAre(HasSubstr("try --schedule"), "imbalance 33.3 %: try --balance 2,2 (1.20x predicted)"));
+  EXPECT_THAT(advice(run), ElementsAre(HasSubstr("try --schedule"),
+                                       "or instead, imbalance 33.3 %: try --balance 2,2 (1.20x predicted)"));
   run.has_balance = true;
   run.has_memory_limit = true;
   EXPECT_THAT(advice(run), ElementsAre("imbalance 33.3 %: try it without --balance (1.20x predicted)"));
@@ -217,10 +223,21 @@ TEST(Advice, IsOfTheWholeStepAndHasTwoSentencesAtMost) {
   run.most_micro_batches = 8;                               // 1.5 s less
   run.size_option = "--batch-size";
   run.preparing_option = "--augment";
-  EXPECT_THAT(advice(run), ElementsAre(HasSubstr("waiting for data 33.3 %"), HasSubstr("weight update 16.7 %")));
+  EXPECT_THAT(advice(run),
+              ElementsAre(HasSubstr("waiting for data 33.3 %"), HasSubstr("or instead, weight update 16.7 %")));
   run.preparing_option = run.size_option = "";
   EXPECT_THAT(advice(run), ElementsAre("bubble 20.0 %: try --schedule zb-h1 (about 1.07x predicted) or "
                                        "--micro-batches 8 (about 1.05x predicted)"));
+}
+
+TEST(Advice, PromisesNothingIfTheMachineWasBusy) {
+  Measured measured;
+  measured.processor_fraction = 0.6;
+  EXPECT_THAT(advice(run_of(measured)),
+              ElementsAre(AllOf(HasSubstr("the workers had a processor for only 60.0 % of the time of their actions"),
+                                Not(HasSubstr("predicted")))));
+  measured.processor_fraction = 0.95;
+  EXPECT_THAT(advice(run_of(measured)), ElementsAre(HasSubstr("try --schedule zb-h1")));
 }
 
 TEST(Advice, OfWorkersThatShareCoresIsAboutThatAlone) {

@@ -54,5 +54,16 @@ TEST(MeasuredSteps, TellsAnImbalanceFromTheRestOfTheBubble) {
   EXPECT_DOUBLE_EQ(steps.imbalance_fraction(), (72.0 - 48) / 78);
 }
 
+TEST(MeasuredSteps, KnowsHowMuchOfTheirTimeWorkersHadAProcessor) {
+  MeasuredSteps steps;
+  for (int step = 0; step < 3; ++step) steps.add(two_stages(4, 2), {});
+  EXPECT_EQ(steps.processor_fraction(), 1);  // unknown
+  Timeline timeline = two_stages(4, 2);
+  timeline.workers[0].processor_seconds = 9;  // of 12
+  timeline.workers[1].processor_seconds = 6;
+  steps.add(timeline, {});
+  EXPECT_DOUBLE_EQ(steps.processor_fraction(), 15.0 / 24);
+}
+
 }  // namespace
 }  // namespace gpipe::train

@@ -62,6 +62,7 @@ LossParts read_loss(WireReader& reader) {
 struct ToldReport {
   int worker = 0;
   std::int64_t start_nanoseconds = 0;
+  double processor_seconds = 0;
   std::vector<Span> spans;
   std::vector<MemoryOfStage> memory;
   LossParts loss;
@@ -75,6 +76,7 @@ ToldReport read_step_report(const WireRecord& record, const StepResult& own) {
   ToldReport report;
   report.worker = reader.integer<int>("worker", 0, static_cast<int>(own.timeline.workers.size()) - 1);
   report.start_nanoseconds = reader.integer("start_nanoseconds");
+  report.processor_seconds = reader.number("processor_seconds");
   report.spans = read_table<Span>(reader, kSpanColumns);
   report.memory = read_table<MemoryOfStage>(reader, memory_columns(static_cast<int>(own.memory.size())));
   report.loss = read_loss(reader);
@@ -97,6 +99,7 @@ WireRecord to_record(const StepReport& report, const StepResult& own) {
   WireRecord record;
   record.add("worker", report.worker);
   record.add("start_nanoseconds", nanoseconds);
+  record.add("processor_seconds", own.timeline.workers[report.worker].processor_seconds);
   add_table(record, own.timeline.workers[report.worker].spans, kSpanColumns);
   add_table(record, memory, memory_columns());
   record.add("losses", loss.losses);
@@ -124,6 +127,7 @@ std::string merge(StepResult& own, const std::vector<WireRecord>& of_rank, const
       span.end_seconds += offset;
     }
     own.timeline.workers[report->worker].spans = std::move(report->spans);
+    own.timeline.workers[report->worker].processor_seconds = report->processor_seconds;
     std::move(report->notes.begin(), report->notes.end(), std::back_inserter(own.timeline.notes));
     for (const MemoryOfStage& memory : report->memory) own.memory[memory.stage] = memory;
   }
