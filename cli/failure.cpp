@@ -89,14 +89,19 @@ int report(const std::string& message, const std::string& hint, ExitCode exit_co
 
 constexpr const char* kReport = "this is a defect of gpipe: please report it with the command that led here";
 
-// CLI11's words for a file that it cannot read, and for a value too few or too many, as "--stages: 1 required K
-// missing", in ours.
+// CLI11's words for a file that it cannot read, for a value too few or too many, as "--stages: 1 required K missing",
+// and for two options of which one says what the other does, as "--stages excludes --plan", in ours.
 std::string describe(const CLI::ParseError& error) {
   const std::string what = error.what();
   if (dynamic_cast<const CLI::FileError*>(&error) != nullptr) {
     const std::string path = what.substr(0, what.rfind(" was not readable"));
     const int reason = access(path.c_str(), R_OK) == 0 ? EISDIR : errno;
     return fmt::format("cannot read '{}': {}", path, std::strerror(reason));
+  }
+  if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr) {
+    const std::string_view verb = " excludes ";
+    const std::size_t at = what.find(verb);
+    return fmt::format("{} and {} do not go together", what.substr(0, at), what.substr(at + verb.size()));
   }
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error) == nullptr) return what;
   const std::string option = what.substr(0, what.find(':'));
@@ -110,6 +115,8 @@ int print_parse_result(const CLI::App& app, const CLI::ParseError& error) {
     print(app.help());
   } else if (dynamic_cast<const CLI::CallForVersion*>(&error) != nullptr) {
     print(fmt::format("{}\n", error.what()));
+  } else if (dynamic_cast<const CLI::ExcludesError*>(&error) != nullptr) {
+    return report_usage(describe(error), "leave one of them out; " + see_help(app));
   } else {
     return report_usage(describe(error), see_help(app));
   }

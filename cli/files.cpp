@@ -108,7 +108,7 @@ std::string read_input_file(const std::string& path) {
 void require_input(const std::string& path) {
   struct stat ignored;
   if (stat(path.c_str(), &ignored) == 0 || (errno != ENOENT && errno != ENOTDIR)) return;
-  throw_unreadable(path, errno, "check the path; name a file that exists");
+  throw_unreadable(path, errno, "check the path: there is no file and no folder of this name");
 }
 
 bool is_there(const std::string& path) { return detail::is_there(path); }

@@ -196,7 +196,7 @@ constexpr const char* kAuto = "auto";
 void check_usage(const PlanCommand& command) {
   refuse_if(command.profile.empty(), "--profile is missing", "add --profile FILE, the costs of each layer as JSON");
   const bool is_searched = command.schedule.name == kSearchedSchedule;
-  if (command.schedule.name != kAuto && !is_searched) find_schedule(command.schedule.name);
+  if (command.schedule.name != kAuto && !is_searched) find_schedule(command.schedule.name, plannable_schedule_names());
   require_schedule(command.schedule);
   refuse_if(*command.schedule.num_micro_batches == 0 && command.options.mini_batch_samples == 0,
             "--micro-batches auto needs the size of the mini-batch", "add --mini-batch N, its samples");

@@ -18,6 +18,7 @@
 #include "gpipe/report/chrome_trace.h"
 #include "gpipe/report/gantt.h"
 #include "gpipe/report/svg.h"
+#include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/simulate/simulate.h"
 #include "gpipe/text/json.h"
@@ -242,6 +243,18 @@ Schedule load_schedule(const SimulateCommand& command) {
   return schedule;
 }
 
+// Of a schedule by name; what is in a file has the stages that it has.
+void check_number_of_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile) {
+  const ScheduleInfo* const info = command.file.empty() ? &find_schedule(command.schedule.name) : nullptr;
+  const bool has_several = schedule.num_stages > schedule.num_workers();  // on a worker
+  if (info == nullptr || !has_several || static_cast<std::size_t>(schedule.num_stages) <= profile.layers.size()) return;
+  throw UsageError(fmt::format("{} has {} on {}, and the profile has {} for them", info->name,
+                               count_of(schedule.num_stages, "stage"), count_of(schedule.num_workers(), "worker"),
+                               count_of(static_cast<std::int64_t>(profile.layers.size()), "layer")),
+                   fmt::format("take {}, which puts one stage on each, fewer --stages, or a profile of more layers",
+                               with_one_stage_a_worker(*info).name));
+}
+
 // The layers of the profile on the stages of the schedule, as `gpipe plan` would put them.
 std::vector<int> split_layers(const SimulateCommand& command, const Schedule& schedule, const Profile& profile,
                               const std::vector<WorkerCosts>& workers) {
@@ -253,6 +266,7 @@ std::vector<int> split_layers(const SimulateCommand& command, const Schedule& sc
               "give one number of layers for each stage");
     return command.balance;
   }
+  check_number_of_layers(command, schedule, profile);
   PartitionOptions options;
   options.link = command.link;
   options.workers = workers_by_stage(workers, command.link, schedule.worker_of_stage);

@@ -70,10 +70,14 @@ std::vector<std::string> parse_bench_rows(std::string_view words) {
   return parse_distinct<std::string>(
       words, [](std::string_view word) -> std::string { return choice_of(word, bench_row_kinds()); });
 }
+std::vector<std::string> bench_schedule_names() {
+  std::vector<std::string> names = training_schedule_names();
+  names.emplace_back(kSearchedSchedule);
+  return names;
+}
 std::vector<std::string> parse_bench_schedules(std::string_view words) {
-  return parse_distinct<std::string>(words, [](std::string_view word) -> std::string {
-    return word == kSearchedSchedule ? kSearchedSchedule : find_schedule(word).name;
-  });
+  return parse_distinct<std::string>(
+      words, [](std::string_view word) -> std::string { return choice_of(word, bench_schedule_names()); });
 }
 std::vector<std::string> parse_bench_modes(std::string_view words) {
   return parse_distinct<std::string>(words, [](std::string_view word) -> std::string {

@@ -24,21 +24,12 @@ using cli::parse_index;
 using cli::parse_number;
 using cli::parse_path;
 
-// Those that train.
-std::vector<std::string> schedule_names() {
-  std::vector<std::string> names;
-  for (const ScheduleInfo& info : schedule_registry()) {
-    if (info.generate(1, 1, info.default_chunks).has_backward()) names.emplace_back(info.name);
-  }
-  return names;
-}
-
 std::string schedule_choices() {
-  return fmt::format("{}, or search: one made for this model", fmt::join(schedule_names(), ", "));
+  return fmt::format("{}, or search: one made for this model", fmt::join(training_schedule_names(), ", "));
 }
 
 std::string parse_schedule(std::string_view word) {
-  std::vector<std::string> words = schedule_names();
+  std::vector<std::string> words = training_schedule_names();
   words.emplace_back(kSearchedSchedule);
   return words[cli::parse_choice(word, words)];
 }
@@ -72,8 +63,9 @@ void add_pipeline_options(CLI::App& command, RunOptions& options) {
             "Bytes a stage may hold, such as 2GiB; more is refused [unlimited]");
   group.add("N,N,...", "--balance", options.balance, parse_balance, "Layers of each stage, such as 5,4 [by profiling]");
   CLI::Option* const plan = group.add("FILE", "--plan", options.plan_path, parse_path,
-                                      "What 'gpipe plan --out' wrote, instead of the six that it decides: --stages, "
-                                      "--micro-batches, --schedule, --chunks, --recompute, --balance");
+                                      "What 'gpipe plan --out' or 'gpipe schedule search --plan' wrote, instead of the "
+                                      "six that it decides: --stages, --micro-batches, --schedule, --chunks, "
+                                      "--recompute, --balance");
   for (const char* const decided :
        {"--stages", "--micro-batches", "--schedule", "--chunks", "--recompute", "--balance"}) {
     plan->excludes(command.get_option(decided));
@@ -198,7 +190,7 @@ void read_plan(RunOptions& options) {
     options.trainer.plan = parse_plan(json);
   } catch (const Error& error) {
     throw cli::UsageError(fmt::format("{}: {}", cli::input_name(options.plan_path), error.what()),
-                          "a plan is what 'gpipe plan --out FILE' writes");
+                          "a plan is what 'gpipe plan --out FILE' and 'gpipe schedule search --plan FILE' write");
   }
   options.num_micro_batches = options.trainer.plan->num_micro_batches;
 }

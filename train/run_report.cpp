@@ -1,6 +1,7 @@
 #include "train/run_report.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <sched.h>
 
 #include <algorithm>
@@ -12,6 +13,8 @@
 #include "cli/terminal.h"
 #include "cli/text.h"
 #include "cli/wrap.h"
+#include "gpipe/schedule/liveness.h"
+#include "gpipe/schedule/registry.h"
 #include "train/advice.h"
 #include "train/progress.h"
 #include "train/summary.h"
@@ -152,6 +155,63 @@ TrainedRun trained_run(const TrainingResult& result, const Pipeline& pipeline, c
   return run;
 }
 
+// "2 stages", or "2 workers with 4 stages" if these are not the same.
+std::string size_text(const PipelineOptions& options) {
+  const int num_workers = options.num_stages();
+  const std::string workers = fmt::format("{} worker{}", num_workers, num_workers == 1 ? "" : "s");
+  int num_stages = num_workers;
+  if (options.custom_schedule()) {
+    num_stages = options.custom_schedule()->num_stages;
+  } else if (options.schedule() == kSearchedSchedule) {
+    return workers;  // the first step finds how many stages they have
+  } else {
+    const int chunks = options.chunks_per_worker();
+    num_stages *= chunks > 0 ? chunks : find_schedule(options.schedule()).default_chunks;
+  }
+  return num_stages == num_workers ? fmt::format("{} stages", num_stages)
+                                   : fmt::format("{} with {} stages", workers, num_stages);
+}
+
+// The actions that ran, in their order.
+Schedule schedule_of_run(const Timeline& timeline) {
+  Schedule schedule;
+  schedule.name = timeline.name;
+  schedule.num_stages = timeline.num_stages;
+  schedule.num_micro_batches = timeline.num_micro_batches;
+  schedule.worker_of_stage.resize(timeline.num_stages);
+  schedule.workers.resize(timeline.workers.size());
+  for (int worker = 0; worker < timeline.num_workers(); ++worker) {
+    for (const Span& span : timeline.workers[worker].spans) {
+      schedule.worker_of_stage[span.action.stage] = worker;
+      schedule.workers[worker].push_back(span.action);
+    }
+  }
+  return schedule;
+}
+
+// Which stages a worker has: ", one a worker" or " (worker 0: 0 3; 1: 1 2)".
+std::string placement_text(const Schedule& schedule) {
+  if (schedule.num_stages == schedule.num_workers()) return ", one a worker";
+  std::vector<std::vector<int>> stages(schedule.workers.size());
+  for (int stage = 0; stage < schedule.num_stages; ++stage) stages[schedule.worker_of_stage[stage]].push_back(stage);
+  std::string text;
+  for (std::size_t worker = 0; worker < stages.size(); ++worker) {
+    text += fmt::format("{}{}: {}", worker == 0 ? " (worker " : "; ", worker, fmt::join(stages[worker], " "));
+  }
+  return text + ")";
+}
+
+// "4 stages (worker 0: 0 3; 1: 1 2), simulated bubble 3.1 %, activations of at most 3.5 micro-batches"
+std::string found_by_search(const Timeline& timeline, const Pipeline& pipeline) {
+  const Schedule schedule = schedule_of_run(timeline);
+  const Costs costs = stage_costs(pipeline->profile(), pipeline->layers_per_stage(), {}, /*optimizer_slots=*/0);
+  const std::vector<double> peaks = peak_activations_by_worker(schedule);
+  return fmt::format("{} stages{}, simulated bubble {}, activations of at most {:.3g} micro-batches",
+                     schedule.num_stages, placement_text(schedule),
+                     format_percent(simulate(schedule, costs).bubble_fraction),
+                     *std::max_element(peaks.begin(), peaks.end()));
+}
+
 }  // namespace
 
 std::string describe_start(const Pipeline& pipeline, const Task& task) {
@@ -160,7 +220,7 @@ std::string describe_start(const Pipeline& pipeline, const Task& task) {
   const std::string model =
       fmt::format("{}: {} layers, {:.2f} million parameters", cli::printable(metadata.at("gpipe.model")),
                   pipeline->num_layers(), static_cast<double>(num_parameters(task.chain())) / 1e6);
-  const std::string split = fmt::format("{} stages, {} micro-batches, {}, {} batches an epoch", options.num_stages(),
+  const std::string split = fmt::format("{}, {} micro-batches, {}, {} batches an epoch", size_text(options),
                                         options.num_micro_batches(), options.schedule(), task.num_batches());
   std::string lines;
   for (const std::string& line : {model, split}) {
@@ -188,6 +248,10 @@ std::string describe_end(const TrainingResult& result, const Pipeline& pipeline,
                                                    measured, predicted / measured));
   }
   for (const Measure& measure : result.measures) facts.emplace_back(measure.name, measure.text);
+  const PipelineOptions& made_of = pipeline->options();
+  if (steps > 0 && made_of.schedule() == kSearchedSchedule && !made_of.custom_schedule()) {
+    facts.emplace_back("search found", found_by_search(result.last_timeline, pipeline));
+  }
   if (steps > 0) facts.emplace_back("bubble", format_percent(bubble_fraction(result)));
   if (!result.checkpoint.empty()) facts.emplace_back("checkpoint", result.checkpoint);
   if (!options.save_path.empty() && result.num_steps > 0) facts.emplace_back("weights", options.save_path);

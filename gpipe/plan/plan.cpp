@@ -45,16 +45,27 @@ int chunks_of(const PlanOptions& options) {
   return options.chunks > 0 ? options.chunks : info.default_chunks;
 }
 
+// What helps if the schedule has more stages than there are layers.
+std::string remedy_for_few_layers(const PlanOptions& options, std::int64_t num_layers, int chunks) {
+  std::string remedy;
+  if (num_layers >= chunks) remedy += fmt::format("ask for at most {} workers, ", num_layers / chunks);
+  if (chunks > 1 && options.num_stages <= num_layers) {
+    remedy += fmt::format("take {}, which puts one stage on each, ",
+                          with_one_stage_a_worker(find_schedule(options.schedule)).name);
+  }
+  return remedy + (remedy.empty() ? "split layers" : "or split layers");
+}
+
 void check(const Profile& profile, const PlanOptions& options, int chunks) {
   check_profile(profile);
   const std::int64_t num_layers = static_cast<std::int64_t>(profile.layers.size());
   const std::int64_t num_stages = std::int64_t{options.num_stages} * chunks;
-  require(
-      num_stages <= num_layers,
-      "schedule \"{}\" puts {} {} on each of {} workers, and the profile has {} layers for these {} stages; ask for "
-      "at most {} workers, or split layers",
-      options.schedule, chunks, chunks == 1 ? "stage" : "stages", options.num_stages, num_layers, num_stages,
-      num_layers / chunks);
+  if (num_stages > num_layers) {
+    throw InvalidArgument(fmt::format(
+        "schedule \"{}\" puts {} {} on each of {} workers, and the profile has {} layers for these {} stages; {}",
+        options.schedule, chunks, chunks == 1 ? "stage" : "stages", options.num_stages, num_layers, num_stages,
+        remedy_for_few_layers(options, num_layers, chunks)));
+  }
   check_workers(options.workers, options.num_stages, "workers");
 }
 

@@ -51,16 +51,33 @@ std::string valid_chunks(const ScheduleInfo& info) {
   return info.chunks_step == 1 ? "any number" : fmt::format("a multiple of {}", info.chunks_step);
 }
 
-const ScheduleInfo& find_schedule(std::string_view name) {
+std::vector<std::string> training_schedule_names() {
   std::vector<std::string> names;
   for (const ScheduleInfo& info : schedule_registry()) {
-    if (name == info.name) return info;
-    names.push_back(info.name);
+    if (info.generate(1, 1, info.default_chunks).has_backward()) names.emplace_back(info.name);
   }
-  const std::string nearest = nearest_name(name, names);
+  return names;
+}
+
+const ScheduleInfo& with_one_stage_a_worker(const ScheduleInfo& info) {
+  if (info.default_chunks == 1) return info;
+  return find_schedule(info.generate(2, 2, info.default_chunks).splits_backward() ? "zb-h1" : "1f1b");
+}
+
+const ScheduleInfo& find_schedule(std::string_view name) {
+  std::vector<std::string> names;
+  for (const ScheduleInfo& info : schedule_registry()) names.emplace_back(info.name);
+  return find_schedule(name, names);
+}
+
+const ScheduleInfo& find_schedule(std::string_view name, const std::vector<std::string>& offered) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    if (name == info.name) return info;
+  }
+  const std::string nearest = nearest_name(name, offered);
   throw InvalidArgument(fmt::format("there is no schedule \"{}\"{} The schedules are {}", name,
                                     nearest.empty() ? "." : fmt::format(": did you mean {}?", nearest),
-                                    fmt::join(names, ", ")));
+                                    fmt::join(offered, ", ")));
 }
 
 Schedule make_schedule(std::string_view name, int num_workers, int num_micro_batches, int chunks) {

@@ -23,8 +23,16 @@ const std::vector<ScheduleInfo>& schedule_registry();
 bool takes_chunks(const ScheduleInfo& info, int chunks);
 std::string valid_chunks(const ScheduleInfo& info);
 
-// Throws InvalidArgument for an unknown name, naming the nearest valid one.
+// The names of those that have a backward.
+std::vector<std::string> training_schedule_names();
+
+// The one with a single stage a worker that is most like `info`: for models with too few layers for several.
+const ScheduleInfo& with_one_stage_a_worker(const ScheduleInfo& info);
+
+// Throws InvalidArgument for an unknown name, with the nearest of `offered` and all of these: what can be named in its
+// place. Without them, all schedules are.
 const ScheduleInfo& find_schedule(std::string_view name);
+const ScheduleInfo& find_schedule(std::string_view name, const std::vector<std::string>& offered);
 
 // `chunks` 0 means the schedule's default. Throws InvalidArgument for an unknown name or a value the schedule cannot
 // take.

@@ -52,6 +52,9 @@ void check(const PlanOptions& options) {
   require(options.num_micro_batches != 0 || options.mini_batch_samples != 0,
           "the number of micro-batches can be chosen only for a mini-batch of known size; give mini_batch_samples, or "
           "num_micro_batches");
+  if (options.schedule != kAutoSchedule && options.schedule != kSearchedSchedule) {
+    find_schedule(options.schedule, plannable_schedule_names());
+  }
   require(options.recompute_by_stage.empty() || options.schedule != kAutoSchedule,
           "recompute_by_stage is for the stages of one schedule; name it, or leave the modes to the plan");
 }
@@ -379,6 +382,12 @@ PlanSearch cut_only(const Profile& profile, const PlanOptions& options) {
 }
 
 }  // namespace
+
+std::vector<std::string> plannable_schedule_names() {
+  std::vector<std::string> names = {kAutoSchedule, kSearchedSchedule};
+  for (const ScheduleInfo& info : schedule_registry()) names.emplace_back(info.name);
+  return names;
+}
 
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options) {
   check(options);

@@ -46,6 +46,9 @@ struct PlanSearch {
 // partitioned_plan does; to choose num_micro_batches takes mini_batch_samples.
 PlanSearch search_plans(const Profile& profile, const PlanOptions& options);
 
+// What PlanOptions::schedule can be: a schedule's name, "auto" or "search".
+std::vector<std::string> plannable_schedule_names();
+
 // The best of them.
 Plan plan(const Profile& profile, const PlanOptions& options);
 

@@ -100,6 +100,7 @@ TEST_F(PlanCommand, PlansForASchedule) {
   EXPECT_EQ(plan["chunks"], 2);
   EXPECT_EQ(run({"--schedule", "zbv"}).exit_code, 2);
   EXPECT_THAT(run({"--schedule", "zbv"}).err, HasSubstr("did you mean zb-v?"));
+  EXPECT_THAT(run({"--schedule", "serch"}).err, HasSubstr("did you mean search?"));
 }
 
 TEST_F(PlanCommand, RecomputeTradesTimeForBytes) {

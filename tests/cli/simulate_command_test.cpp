@@ -225,6 +225,18 @@ TEST(SimulateCommand, SplitsAProfileIntoTheStagesOfTheSchedule) {
   EXPECT_THAT(run_gpipe(simulate("1f1b", {"--balance", "1,1"})).err, HasSubstr("add --profile"));
 }
 
+TEST(SimulateCommand, TooFewLayersForAScheduleHaveARemedyThatItTakes) {
+  const TemporaryFolder folder;
+  const std::string profile = folder.write("p.json", make_profile());
+  const Outcome outcome = run_gpipe(simulate("zb-v", {"--profile", profile}));
+  EXPECT_EQ(outcome.exit_code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("zb-v has 8 stages on 4 workers, and the profile has 4 layers for them"));
+  EXPECT_THAT(outcome.err, HasSubstr("take zb-h1, which puts one stage on each, fewer --stages"));
+  EXPECT_EQ(run_gpipe(simulate("zb-h1", {"--profile", profile})).exit_code, 0);
+  const Arguments one_worker_more = {"simulate", "1f1b", "--stages", "5", "--micro-batches", "8", "--profile", profile};
+  EXPECT_THAT(run_gpipe(one_worker_more).err, HasSubstr("ask for at most 4 stages, or split layers"));
+}
+
 TEST(SimulateCommand, CountsWhatASplitBackwardHoldsUntilItsWeightGradient) {
   const TemporaryFolder folder;
   const auto peak_bytes = [&](const char* schedule, std::optional<int> deferred_bytes) -> int {

@@ -12,6 +12,7 @@
 #include "gpipe/interpret/action_error.h"
 #include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/schedule/generators.h"
+#include "gpipe/simulate/planner.h"
 #include "tests/execute/plain_chain.h"
 
 namespace gpipe {
@@ -152,7 +153,44 @@ TEST(BadInput, AModelOfTwoOutputsWithALossOfOne) {
 TEST(BadInput, MoreStagesThanLayersBecauseOfChunks) {
   const auto make = [] { Pipeline(make_chain(), PipelineOptions(3).schedule("interleaved")); };
   EXPECT_THAT(make, ::testing::ThrowsMessage<InvalidArgument>(
-                        HasSubstr("6 stages (3 workers x 2 chunks) for 4 layers; each stage needs a layer")));
+                        HasSubstr("6 stages (3 workers x 2 chunks) for 4 layers; each stage needs a layer: lower "
+                                  "num_stages or chunks_per_worker, or split layers")));
+}
+
+TEST(BadInput, MoreStagesThanLayersHasARemedyThatTheScheduleTakes) {
+  const auto refusal = [](const PipelineOptions& options) { return [options] { Pipeline(make_chain(), options); }; };
+  EXPECT_THAT(refusal(PipelineOptions(3).schedule("zb-v")),
+              ::testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("zb-v always puts 2 stages on a worker; take schedule zb-h1, which puts one there, lower "
+                            "num_stages, or split layers")));
+  EXPECT_THAT(refusal(PipelineOptions(3).schedule("hanayo")),
+              ::testing::ThrowsMessage<InvalidArgument>(
+                  HasSubstr("hanayo always puts a multiple of 2 stages on a worker; take schedule 1f1b")));
+  EXPECT_THAT(refusal(PipelineOptions(5).schedule("zb-v")),
+              ::testing::ThrowsMessage<InvalidArgument>(HasSubstr("needs a layer: lower num_stages, or split layers")));
+  EXPECT_NO_THROW(refusal(PipelineOptions(3).schedule("zb-h1"))());
+}
+
+TEST(BadInput, AMistypedScheduleIsAnsweredWithThoseThatTrain) {
+  const auto make = [] { Pipeline(make_chain(), PipelineOptions(2).schedule("serch")); };
+  EXPECT_THAT(make, ::testing::ThrowsMessage<InvalidArgument>(AllOf(HasSubstr("did you mean search?"),
+                                                                    HasSubstr("The schedules are gpipe, 1f1b"),
+                                                                    ::testing::Not(HasSubstr("forward")))));
+}
+
+TEST(BadInput, APlanOfAnotherModelIsCalledThat) {
+  Profile profile;
+  profile.layers.resize(11);
+  for (LayerProfile& layer : profile.layers) layer.forward_seconds = layer.backward_seconds = 1;
+  PlanOptions options;
+  for (const int num_stages : {2, 11}) {
+    options.num_stages = num_stages;
+    const Plan plan = gpipe::plan(profile, options);
+    EXPECT_THAT([&] { Pipeline(make_chain(), PipelineOptions(plan)); },
+                ::testing::ThrowsMessage<InvalidArgument>(
+                    HasSubstr("the plan is of another model: it has 11 layers, and this one has 4")));
+    EXPECT_NO_THROW(Pipeline(make_chain(), PipelineOptions(plan).num_stages(2).balance({2, 2})));
+  }
 }
 
 TEST(BadInput, InTheTrialRunIsDescribedAsInAStep) {

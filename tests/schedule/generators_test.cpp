@@ -14,7 +14,9 @@
 namespace gpipe {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 double peak(const Schedule& schedule) {
   const std::vector<double> peaks = peak_activations_by_worker(schedule);
@@ -184,6 +186,27 @@ TEST(Registry, AnswersAnUnknownNameWithTheNearestOne) {
   } catch (const InvalidArgument& error) {
     EXPECT_THAT(error.what(), HasSubstr("did you mean 1f1b?"));
   }
+}
+
+TEST(Registry, OffersWhatCanBeNamed) {
+  EXPECT_EQ(training_schedule_names().size() + 1, schedule_registry().size());
+  try {
+    find_schedule("forwrd", training_schedule_names());
+    FAIL() << "forwrd was accepted";
+  } catch (const InvalidArgument& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("The schedules are gpipe, 1f1b"), Not(HasSubstr("forward"))));
+  }
+}
+
+TEST(Registry, NamesAScheduleOfOneStageAWorkerForEveryOther) {
+  for (const ScheduleInfo& info : schedule_registry()) {
+    const ScheduleInfo& other = with_one_stage_a_worker(info);
+    EXPECT_EQ(other.default_chunks, 1) << info.name;
+    EXPECT_EQ(other.generate(2, 4, 1).splits_backward(), info.generate(2, 4, info.default_chunks).splits_backward())
+        << info.name;
+  }
+  EXPECT_STREQ(with_one_stage_a_worker(find_schedule("zb-v")).name, "zb-h1");
+  EXPECT_STREQ(with_one_stage_a_worker(find_schedule("hanayo")).name, "1f1b");
 }
 
 TEST(Registry, RefusesChunksAScheduleCannotTake) {

@@ -481,10 +481,23 @@ TEST(Planner, RefusesToChooseWithoutKnowingTheSamples) {
   Profile unknown = equal_layers(4);
   unknown.samples_per_micro_batch = 0;
   EXPECT_THAT(refusal(unknown, all_open(2, 8)), HasSubstr("samples_per_micro_batch"));
-  EXPECT_THAT(refusal(equal_layers(1), all_open(2, 8)), HasSubstr("at most 1 workers"));
+  EXPECT_THAT(refusal(equal_layers(1), all_open(2, 8)), HasSubstr("at most 1 workers, or split layers"));
+  PlanOptions v = all_open(2, 8);
+  v.schedule = "zb-v";
+  EXPECT_THAT(refusal(equal_layers(3), v),
+              HasSubstr("ask for at most 1 workers, take zb-h1, which puts one stage on each, or split layers"));
+  EXPECT_THAT(refusal(equal_layers(1), v), HasSubstr("for these 4 stages; split layers"));
   PlanOptions options = all_open(2, 8);
   options.chunks = 3;
   EXPECT_THAT(refusal(equal_layers(4), options), HasSubstr("no schedule puts 3 stages on each of 2 workers"));
+}
+
+TEST(Planner, OffersTheSchedulesThatAPlanCanHave) {
+  PlanOptions options;
+  options.schedule = "serch";
+  EXPECT_THAT([&] { plan(equal_layers(2), options); },
+              ::testing::ThrowsMessage<InvalidArgument>(
+                  AllOf(HasSubstr("did you mean search?"), HasSubstr("The schedules are auto, search, gpipe"))));
 }
 
 // All that begin with `before`, and go on in the layers [begin, end).

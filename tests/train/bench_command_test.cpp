@@ -10,6 +10,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Arguments quick_bench(const Arguments& more) {
   Arguments arguments = {"bench", "--quick", "--repeats", "1"};
@@ -111,6 +112,15 @@ TEST(BenchCommand, EmulatesMoreProcessorsThanThereAre) {
     }
   }
   EXPECT_THAT(read_file(folder.path("e.md")), HasSubstr("Table 3, emulated"));
+}
+
+TEST(BenchCommand, OffersOnlySchedulesThatTrain) {
+  for (const char* const name : {"forward", "wrong"}) {
+    const Outcome outcome = run_gpipe({"bench", "--quick", "--schedules", name});
+    EXPECT_EQ(outcome.exit_code, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("--schedules: '" + std::string(name) + "' is not one of gpipe, 1f1b, "),
+                                   HasSubstr("dualpipe-v, search"), Not(HasSubstr(", forward"))));
+  }
 }
 
 TEST(BenchCommand, RefusesToEmulateWhatItCannot) {

@@ -301,7 +301,12 @@ TEST_F(TrainImage, RunsAPlanToTheSameWeights) {
 
   const Outcome twice = train_with({"--plan", plan, "--stages", "3"});
   EXPECT_EQ(twice.exit_code, 2);
-  EXPECT_THAT(twice.err, AllOf(HasSubstr("--plan"), HasSubstr("--stages")));
+  EXPECT_THAT(twice.err,
+              AllOf(HasSubstr("--stages and --plan do not go together"), HasSubstr("leave one of them out")));
+  const Outcome other = run_gpipe({"train", "image", "--data-dir", folder_.path(""), "--model", "resnet-cifar:32",
+                                   "--batch-size", "16", "--plan", plan});
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, AllOf(HasSubstr("the plan is of another model"), Not(HasSubstr("--balance"))));
   const Outcome not_a_plan = train_with({"--plan", profile});
   EXPECT_EQ(not_a_plan.exit_code, 2);
   EXPECT_THAT(not_a_plan.err, AllOf(HasSubstr("profile.json': line 2"), HasSubstr("gpipe plan --out")));
@@ -317,17 +322,34 @@ TEST_F(TrainImage, RunsASearchedScheduleAndItsPlanToTheSameWeights) {
   const Outcome found = run_gpipe({"schedule", "search", "--profile", profile, "--stages", "2", "--micro-batches", "4",
                                    "--seconds", "0.1", "--plan", plan});
   ASSERT_EQ(found.exit_code, 0) << found.err;
+  std::string said;
   const auto weights_after = [&](const std::string& name, Arguments arguments) {
     const std::string file = folder_.path(name + ".safetensors");
     arguments.insert(arguments.begin(), {"train", "image", "--data-dir", folder_.path(""), "--model", "resnet-cifar:20",
                                          "--batch-size", "16", "--steps", "2", "--save", file});
     const Outcome outcome = run_gpipe(arguments);
     EXPECT_EQ(outcome.exit_code, 0) << name << ": " << outcome.err;
+    said = outcome.out;
     return weights_in(file);
   };
   const std::vector<float> plain = weights_after("plain", {"--stages", "1", "--micro-batches", "4"});
   EXPECT_EQ(weights_after("planned", {"--plan", plan}), plain);
   EXPECT_EQ(weights_after("searched", {"--stages", "2", "--micro-batches", "4", "--schedule", "search"}), plain);
+  EXPECT_THAT(said, AllOf(HasSubstr("2 workers, 4 micro-batches, search"),
+                          ContainsRegex("search found +[0-9]+ stages.*, simulated bubble [0-9.]+ %, activations of at "
+                                        "most [0-9.]+ micro-batches")));
+}
+
+TEST_F(TrainImage, TellsWorkersFromStages) {
+  const Outcome outcome = train({"--stages", "2", "--steps", "1", "--schedule", "zb-v"});
+  EXPECT_EQ(outcome.exit_code, 0) << outcome.err;
+  EXPECT_THAT(outcome.out, HasSubstr("2 workers with 4 stages, 4 micro-batches, zb-v"));
+}
+
+TEST_F(TrainImage, HelpOfAPlanNamesBothCommandsThatWriteOne) {
+  const Outcome outcome = run_gpipe({"train", "image", "--help"});
+  EXPECT_THAT(outcome.out, AllOf(ContainsRegex("gpipe[ \n]+plan[ \n]+--out"),
+                                 ContainsRegex("gpipe[ \n]+schedule[ \n]+search[ \n]+--plan")));
 }
 
 TEST_F(TrainImage, OffersOnlySchedulesThatTrain) {
@@ -540,6 +562,9 @@ TEST_F(Resume, PassesOverWhatIsDamagedAndRefusesWhatDoesNotFit) {
     EXPECT_THAT(refused.err, AllOf(HasSubstr(useless.front()), HasSubstr("add --checkpoint-dir")));
   }
   EXPECT_EQ(run_gpipe({"inspect"}).exit_code, 2);
+  const Outcome missing = run_gpipe({"inspect", folder_.path("no-such-folder")});
+  EXPECT_EQ(missing.exit_code, 2);
+  EXPECT_THAT(missing.err, HasSubstr("there is no file and no folder of this name"));
 }
 
 TEST_F(TrainImage, OptionsMayComeFromAFile) {

@@ -16,11 +16,31 @@
 #include "gpipe/execute/values/checked_options.h"
 #include "gpipe/model/memory_account.h"
 #include "gpipe/os/processors.h"
+#include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/validate.h"
 #include "gpipe/transport/wire_record.h"
 #include "gpipe/version.h"
 
 namespace gpipe::detail {
+namespace {
+
+// What helps where the schedule has more stages than the model has layers.
+std::string remedy_for_few_layers(const PipelineOptions& options, const Schedule& schedule, int num_layers) {
+  if (options.custom_schedule()) return "give a schedule of fewer stages, or split layers";
+  const int num_workers = schedule.num_workers();
+  const int chunks = schedule.num_stages / num_workers;
+  if (chunks == 1 || num_workers > num_layers) return "lower num_stages, or split layers";
+  const ScheduleInfo& info = find_schedule(options.schedule());
+  for (int fewer = 1; fewer < chunks; ++fewer) {
+    if (takes_chunks(info, fewer)) return "lower num_stages or chunks_per_worker, or split layers";
+  }
+  return fmt::format(
+      "{} always puts {} stages on a worker; take schedule {}, which puts one there, lower num_stages, "
+      "or split layers",
+      info.name, valid_chunks(info), with_one_stage_a_worker(info).name);
+}
+
+}  // namespace
 
 Engine::Engine(torch::nn::Module& face, const LayerChain& chain, const PipelineOptions& options)
     : options_(options), group_(Group::find(options.peers())) {
@@ -63,12 +83,13 @@ void Engine::make_cut(int num_layers, const Schedule& schedule) {
     if (device && runs_stage(stage)) check_device_is_there(*device);
   }
   if (num_layers == 0) throw InvalidArgument("the model has no layers");
+  check_plan(options_, num_layers);
   if (schedule.num_stages > num_layers) {
     const int chunks = schedule.num_stages / schedule.num_workers();
     throw InvalidArgument(
-        fmt::format("{} stages{} for {} layers; each stage needs a layer: lower num_stages{}", schedule.num_stages,
+        fmt::format("{} stages{} for {} layers; each stage needs a layer: {}", schedule.num_stages,
                     chunks > 1 ? fmt::format(" ({} workers x {} chunks)", schedule.num_workers(), chunks) : "",
-                    num_layers, chunks > 1 ? " or chunks_per_worker" : ""));
+                    num_layers, remedy_for_few_layers(options_, schedule, num_layers)));
   }
   if (!options_.balance().empty()) {
     check_balance(options_.balance(), num_layers, schedule.num_stages);

@@ -73,6 +73,9 @@ PipelineOptions checked(PipelineOptions options) {
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches) {
   if (is_searched(options)) return schedules::one_f_one_b(options.num_stages(), num_micro_batches);
   if (!options.custom_schedule()) {
+    std::vector<std::string> names = training_schedule_names();
+    names.emplace_back(kSearchedSchedule);
+    find_schedule(options.schedule(), names);
     return gpipe::make_schedule(options.schedule(), options.num_stages(), num_micro_batches,
                                 options.chunks_per_worker());
   }
@@ -97,6 +100,17 @@ void check_balance(const std::vector<int>& balance, int num_layers, int num_stag
   if (sum != num_layers) {
     throw InvalidArgument(fmt::format("balance adds up to {} layers, but the model has {}", sum, num_layers));
   }
+}
+
+void check_plan(const PipelineOptions& options, int num_layers) {
+  if (!options.has_balance_of_plan()) return;
+  const std::vector<int>& balance = options.balance();
+  const std::int64_t sum = std::accumulate(balance.begin(), balance.end(), std::int64_t{0});
+  if (sum == num_layers) return;
+  throw InvalidArgument(fmt::format(
+      "the plan is of another model: it has {} layers, and this one has {}; make one from a profile of this "
+      "model (gpipe profile, then gpipe plan)",
+      sum, num_layers));
 }
 
 void check_recompute(const PipelineOptions& options, int num_stages) {

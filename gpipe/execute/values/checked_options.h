@@ -17,7 +17,7 @@ PipelineOptions checked(PipelineOptions options);
 bool is_searched(const PipelineOptions& options);
 
 // For that many micro-batches, without the recompute of the options; 1F1B in place of one that will be searched. Throws
-// InvalidArgument if a custom schedule is for other workers.
+// InvalidArgument if a custom schedule is for other workers, and, with names that train, if none has this name.
 Schedule schedule_for(const PipelineOptions& options, int num_micro_batches);
 // Throws InvalidArgument, with what is out of order, unless it is canonical or the options allow that it is not.
 void check_canonical(const PipelineOptions& options, const Schedule& schedule, const Certificate& certificate);
@@ -32,6 +32,8 @@ void check_device_is_there(torch::Device device);
 
 // All throw InvalidArgument.
 void check_balance(const std::vector<int>& balance, int num_layers, int num_stages);
+// That a plan, if the options are made of one, has as many layers as the model.
+void check_plan(const PipelineOptions& options, int num_layers);
 void check_recompute(const PipelineOptions& options, int num_stages);
 void check_rematerialization_by_stage(const std::vector<Rematerialization>& by_stage,
                                       const std::vector<int>& layers_per_stage, int num_stages);

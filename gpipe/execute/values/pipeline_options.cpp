@@ -15,7 +15,7 @@ PipelineOptions::PipelineOptions(const Plan& plan) : num_stages_(0) {
   chunks_per_worker_ = plan.chunks;
   recompute_ = plan.recompute_by_stage.empty() ? plan.recompute : Recompute::kNever;
   recompute_by_stage_ = plan.recompute_by_stage;
-  balance_ = plan.layers_per_stage;
+  balance_ = balance_of_plan_ = plan.layers_per_stage;
   rematerialization_ = plan.rematerialization;
   if (!plan.order) return;
   custom_schedule_ = plan.order;  // with its recomputes

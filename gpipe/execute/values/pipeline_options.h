@@ -115,8 +115,12 @@ struct PipelineOptions {
   }
   const std::vector<std::string>& agreed_texts() const { return agreed_texts_; }
 
+  // Whether balance is still that of the plan that the options were made of.
+  bool has_balance_of_plan() const { return !balance_of_plan_.empty() && balance_ == balance_of_plan_; }
+
  private:
   std::vector<std::string> agreed_texts_;
+  std::vector<int> balance_of_plan_;
 };
 
 }  // namespace gpipe
