@@ -85,9 +85,9 @@ std::string report(const ScheduleSearch& search) {
 }  // namespace
 
 bool SearchOptions::any(const CLI::App& command) const {
-  const std::vector<const CLI::Option*> options = command.get_options(
+  const std::vector<const CLI::Option*> of_search = command.get_options(
       [](const CLI::Option* option) { return option->get_group() == kHeading || option->get_group() == "Messages"; });
-  return std::any_of(options.begin(), options.end(), [](const CLI::Option* option) { return option->count() > 0; });
+  return std::any_of(of_search.begin(), of_search.end(), [](const CLI::Option* option) { return option->count() > 0; });
 }
 
 void add_search_options(CLI::App& command, SearchOptions& options) {

@@ -172,7 +172,7 @@ TEST_F(SafetensorsTest, WhatIsWantedIsReadAndAllOfItHashed) {
   content.tensors.emplace_back("longer", torch::randn({700, 1000}));
   save_safetensors(path_, content);
   const NamedTensors all = load_safetensors(path_).tensors;
-  for (const std::string& left_out : {"", "long", "longer", "Float"}) {
+  for (const std::string_view left_out : {"", "long", "longer", "Float"}) {
     for (const bool is_hashed : {true, false}) {
       ContentHash hash;
       const Safetensors read = read_safetensors(

@@ -96,6 +96,8 @@ class Oracle {
         return forward_done && (stage == schedule_.num_stages - 1 || backward_done(done, stage + 1, m));
       case ActionKind::kWeightGrad:
         return done.count({ActionKind::kInputGrad, stage, m}) != 0;
+      case ActionKind::kUpdate:
+        return false;  // there is none in these schedules
     }
     return false;
   }
