@@ -36,7 +36,7 @@ test: processes-deps docs-deps build ## build and run every test; tell which wer
 test-torch2: ## make a root of Debian 13, and build and run every test in it, against libtorch 2; as root
 	@scripts/test-debian13 --jobs $(JOBS)
 
-demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST in two stages, about two minutes after the build
+demo: build/build.ninja ## build the command and train AmoebaNet-D on Fashion-MNIST on two workers, about a minute after the build
 	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
 	@scripts/demo
 

@@ -8,11 +8,14 @@
 
 #include <chrono>
 #include <future>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
+#include "gpipe/transport/c10d/meeting.h"
 #include "gpipe/transport/wire_record.h"
 #include "ranks.h"
+#include "tests/os/comes_true.h"
 #include "tests/os/reserved_port.h"
 
 namespace gpipe::detail {
@@ -49,6 +52,37 @@ TEST(Peers, ALateRankIsNamedWhileTheOtherWaitsToLeave) {
         "rank 1 (host host1, stage 1): it has not come to leave for 2.5 s; this rank waits for it for 20 s";
     EXPECT_EQ(late, rank == 0 ? std::vector<std::string>{what} : std::vector<std::string>());
   });
+}
+
+TEST(Meeting, TheStoreStaysUntilASlowRankHasReadWhoFailed) {
+  const test::ReservedPort port;
+  std::promise<void> rank0_is_gone;
+  std::vector<std::string> told(3);
+  for (const std::exception_ptr& failure : run_each(3, [&](int rank) {
+         const World world = world_of(rank, 3, port.number());
+         {
+           Meeting meeting(world);
+           FailureReport own;
+           own.text = "out of luck";
+           std::exception_ptr error = std::make_exception_ptr(std::runtime_error(own.text));
+           if (rank < 2) {
+             own = {/*blamed=*/2, /*silent=*/false, "", -1, "lost"};
+             error = std::make_exception_ptr(PeerError(meeting.place_of(2), own.text));
+           }
+           if (rank == 1) {  // rank 0 would have been gone at once
+             EXPECT_TRUE(test::comes_true([&] { return meeting.store()->add("gpipe/settled", 0) == 2; }, 10));
+             rank0_is_gone.get_future().wait_for(std::chrono::milliseconds(300));
+           }
+           meeting.report(own);
+           error = meeting.find_culprit(error, own);
+           told[rank] = text_of(error);
+           meeting.let_others_read(error);
+         }
+         if (rank == 0) rank0_is_gone.set_value();
+       })) {
+    EXPECT_EQ(text_of(failure), "");
+  }
+  for (const std::string& text : told) EXPECT_THAT(text, HasSubstr("out of luck"));
 }
 
 TEST(Peers, AnotherSecretIsRefusedByName) {

@@ -39,6 +39,9 @@ std::string meeting_address(const World& world) {
   return address;
 }
 
+// Under which a rank says why its part has ended.
+std::string report_key(int rank) { return fmt::format("gpipe/failed/{}", rank); }
+
 }  // namespace
 
 Meeting::Meeting(const World& world) : world_(world), hosts_(static_cast<std::size_t>(world.size)) {
@@ -129,14 +132,14 @@ std::vector<WireRecord> Meeting::gather(const std::string& name, const WireRecor
 
 std::optional<FailureReport> Meeting::report_of(int rank) {
   std::string text;
-  if (!store_->find(fmt::format("gpipe/failed/{}", rank), text)) return std::nullopt;
+  if (!store_->find(report_key(rank), text)) return std::nullopt;
   return read_failure_report(decode_text(text), world_.size);
 }
 
 void Meeting::report(const FailureReport& own) {
   store_->hurry(to_milliseconds(grace_seconds()));
   try {
-    store_->set_text(fmt::format("gpipe/failed/{}", world_.rank), encode_text(to_record(own)));
+    store_->set_text(report_key(world_.rank), encode_text(to_record(own)));
   } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) find_culprit finds it out again
   }
 }
@@ -163,19 +166,24 @@ std::exception_ptr Meeting::find_culprit(const std::exception_ptr& error, const 
 }
 
 void Meeting::let_others_read(const std::exception_ptr& error) {
-  int num_gone = 0;
-  try {
-    std::rethrow_exception(error);
-  } catch (const PeerError&) {
-    num_gone = 1;
-  } catch (...) {  // NOLINT(bugprone-empty-catch) this rank's own
-  }
   try {
     store_->add("gpipe/settled", 1);
     if (world_.rank != 0) return;
+    const int num_gone = is_about_one_who_is_gone(error) ? 1 : 0;
     look_until(deadline_in(2 * grace_seconds()),
                [&] { return store_->add("gpipe/settled", 0) + num_gone >= world_.size; });
   } catch (const PeerError&) {  // NOLINT(bugprone-empty-catch) nobody is left to tell
+  }
+}
+
+bool Meeting::is_about_one_who_is_gone(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& about) {
+    std::string report;
+    return !store_->find(report_key(about.place().rank), report);
+  } catch (...) {
+    return false;  // this rank's own
   }
 }
 

@@ -45,7 +45,8 @@ class Meeting {
   // 2. The error to throw instead: about the rank that is to blame, as far as the others know; see Note [Who is to
   // blame].
   std::exception_ptr find_culprit(const std::exception_ptr& error, const FailureReport& own);
-  // 3. Rank 0, which has the store, stays until the others have read it. Those who are to blame do not come.
+  // 3. Rank 0, which has the store, stays until the others have read it. A rank that was lost without a word does not
+  // come; one that has said why it failed does.
   void let_others_read(const std::exception_ptr& error);
 
   // For a rank that has waited a little less to speak, too.
@@ -54,6 +55,8 @@ class Meeting {
  private:
   FileDescriptor join_store();
   std::optional<FailureReport> report_of(int rank);
+  // Whether the error blames another rank that has not said anything.
+  bool is_about_one_who_is_gone(const std::exception_ptr& error);
 
   const World& world_;
   std::unique_ptr<StoreServer> server_;  // on rank 0
