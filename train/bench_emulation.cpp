@@ -18,9 +18,9 @@
 namespace gpipe::train {
 namespace {
 
-// At 32 micro-batches, one of the Transformer has 128 tokens: fewer are much slower each.
-constexpr std::int64_t kEmulatedTexts = 64;
-constexpr std::int64_t kEmulatedImages = 32;
+// So large that 32 micro-batches of it have samples enough: of few, each costs much more, which is no matter of the pipeline.
+constexpr std::int64_t kEmulatedSamples = 128;
+constexpr std::int64_t kQuickSamples = 32;
 
 // Seconds of the actions of one stage, by kind.
 struct StageSamples {
@@ -270,6 +270,7 @@ const std::vector<std::string>& emulated_workload_names() {
 
 Workload make_emulated_workload(const std::string& name, bool quick) {
   torch::manual_seed(0);
+  const std::int64_t batch = quick ? kQuickSamples : kEmulatedSamples;
   Workload workload;
   workload.name = name;
   if (name == "transformer") {
@@ -277,10 +278,10 @@ Workload make_emulated_workload(const std::string& name, bool quick) {
     if (quick) sizes = {8, 32, 2, 64, 16, 50};
     workload.description = fmt::format(
         "{} Transformer layers, d {}, {} heads, feed-forward {}, sequence {}, {} tokens, batch {}", sizes.num_blocks,
-        sizes.width, sizes.num_heads, sizes.hidden, sizes.sequence, sizes.num_tokens, kEmulatedTexts);
+        sizes.width, sizes.num_heads, sizes.hidden, sizes.sequence, sizes.num_tokens, batch);
     workload.make = [sizes] { return LayerChain(benchmarks::make_transformer(sizes)); };
-    workload.inputs = {torch::randint(sizes.num_tokens, {kEmulatedTexts, sizes.sequence}, torch::kLong)};
-    workload.target = torch::randint(sizes.num_tokens, {kEmulatedTexts, sizes.sequence}, torch::kLong);
+    workload.inputs = {torch::randint(sizes.num_tokens, {batch, sizes.sequence}, torch::kLong)};
+    workload.target = torch::randint(sizes.num_tokens, {batch, sizes.sequence}, torch::kLong);
     workload.loss = &benchmarks::token_loss;
     return workload;
   }
@@ -288,12 +289,12 @@ Workload make_emulated_workload(const std::string& name, bool quick) {
   const std::int64_t filters = quick ? 8 : 32;
   const std::int64_t size = 64;
   workload.description =
-      fmt::format("AmoebaNet-D ({}, {}), images of {} x {}, batch {}", layers, filters, size, size, kEmulatedImages);
+      fmt::format("AmoebaNet-D ({}, {}), images of {} x {}, batch {}", layers, filters, size, size, batch);
   workload.make = [layers, filters] {
     return models::amoebanet_d(models::AmoebaNetOptions(layers, filters).num_classes(10).deferred_batch_norm(false));
   };
-  workload.inputs = {torch::randn({kEmulatedImages, 3, size, size})};
-  workload.target = torch::randint(10, {kEmulatedImages}, torch::kLong);
+  workload.inputs = {torch::randn({batch, 3, size, size})};
+  workload.target = torch::randint(10, {batch}, torch::kLong);
   workload.loss = [](const at::Tensor& output, const at::Tensor& target) {
     return torch::cross_entropy_loss(output, target);
   };
