@@ -53,6 +53,20 @@ void clean(std::shared_ptr<Graph>& graph) {
   let_go_of_draws(*graph);
 }
 
+// A list among the module's attributes is a constant by now.
+void check_writes(const Node& node) {
+  const auto* const schema = node.maybeSchema();
+  if (schema == nullptr || !schema->is_mutable()) return;
+  for (std::size_t index = 0; index < node.inputs().size() && index < schema->arguments().size(); ++index) {
+    const auto* const alias = schema->arguments()[index].alias_info();
+    if (alias == nullptr || !alias->isWrite() || node.inputs()[index]->node()->kind() != prim::Constant) continue;
+    throw InvalidArgument(fmt::format(
+        "{} changes a list that is an attribute of the module; keep what changes from batch to batch in a registered "
+        "buffer",
+        describe_node(node)));
+  }
+}
+
 void check_operations(Graph& graph) {
   for_each_node(graph.block(), [](Node* node) {
     if (is_call(*node)) {
@@ -60,6 +74,7 @@ void check_operations(Graph& graph) {
           fmt::format("{} calls what is known at run time only; call each submodule by its own name, self.a(x)",
                       describe_node(*node)));
     }
+    check_writes(*node);
     if (node->kind() == prim::PythonOp || node->kind() == prim::fork || node->kind() == prim::rpc_async ||
         node->kind() == prim::rpc_sync || node->kind() == prim::rpc_remote) {
       throw InvalidArgument(

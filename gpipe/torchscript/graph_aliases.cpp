@@ -121,6 +121,13 @@ bool GraphAliases::may_share(const Value* one, const Value* other) const {
   return one == other || analysis_->mayContainAlias(copy_of_.at(one), copy_of_.at(other));
 }
 
+bool GraphAliases::may_share_any(const Value* one, const std::vector<const Value*>& others) const {
+  std::vector<Value*> copies;
+  copies.reserve(others.size());
+  for (const Value* other : others) copies.push_back(copy_of_.at(other));
+  return analysis_->mayContainAlias(copy_of_.at(one), copies);
+}
+
 bool GraphAliases::may_be_same(const Value* one, const Value* other) const {
   return one == other || analysis_->mayAlias(copy_of_.at(one), copy_of_.at(other));
 }

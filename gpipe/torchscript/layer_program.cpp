@@ -46,7 +46,8 @@ class ProgramMaker {
         aliases_(aliases),
         cuts_(cuts),
         most_shared_bytes_(most_shared_bytes),
-        programs_(cuts.size() + 1), values_(cuts.size() + 1) {
+        programs_(cuts.size() + 1),
+        values_(cuts.size() + 1) {
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       slot_of_[flat.slot_values[slot].value] = static_cast<int>(slot);
     }
@@ -101,6 +102,7 @@ class ProgramMaker {
   }
 
   void route_inputs() {
+    programs_[0].inputs = flat_.inputs;
     for (std::size_t index = 0; index < flat_.inputs.size(); ++index) {
       values_[0].direct_in.push_back(flat_.graph->inputs()[index]);
     }
@@ -200,15 +202,15 @@ class ProgramMaker {
   }
 
   // The layer's own copy of a value; of slots and constants it is made when it is first needed.
-  Value* copy(Graph& graph, std::unordered_map<const Value*, Value*>& copies, LayerProgram& program,
-              Value* value) const {
+  Value* copy(Graph& graph, std::unordered_map<const Value*, Value*>& copies, int layer, Value* value) {
     const auto known = copies.find(value);
     if (known != copies.end()) return known->second;
     const auto slot = slot_of_.find(value);
     if (slot != slot_of_.end()) {
       AttributeSlot own = flat_.slots[slot->second];
       const auto owner = owner_of_.find(own.name());
-      own.is_tied_user = own.kind == AttributeSlot::Kind::kParameter && owner != owner_of_.end() && owner->second != layer;
+      own.is_tied_user =
+          own.kind == AttributeSlot::Kind::kParameter && owner != owner_of_.end() && owner->second != layer;
       programs_[layer].slots.push_back(std::move(own));
       return copies[value] = add_input(graph, *value);
     }

@@ -32,6 +32,7 @@ struct LayerProgram {
   // Gives the same without slots, or, in the last layer, the result of the module.
   torch::jit::Code code;
   std::size_t num_direct_in = 0;
+  std::vector<std::string> inputs;  // in the first layer: the names of what comes directly
   std::vector<c10::TypePtr> packed_in;
   std::vector<std::string> popped;  // names of skips
   std::size_t num_direct_out = 0;

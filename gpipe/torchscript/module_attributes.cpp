@@ -49,7 +49,8 @@ void add_weights(const ObjectPointer& object, const std::string& path, std::set<
   const auto type = object->type();
   for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
     const IValue value = object->getSlot(slot);
-    if (!value.isTensor() || !value.toTensor().defined() || !(type->is_parameter(slot) || type->is_buffer(slot))) continue;
+    if (!value.isTensor() || !value.toTensor().defined() || !(type->is_parameter(slot) || type->is_buffer(slot)))
+      continue;
     if (!known.insert(key_of(value.toTensor())).second) continue;
     const auto kind = type->is_parameter(slot) ? AttributeSlot::Kind::kParameter : AttributeSlot::Kind::kBuffer;
     weights.push_back({kind, path, type->getAttributeName(slot), value.toTensor()});
@@ -152,11 +153,32 @@ class AttributePass {
           "assign it outside",
           name_of(object, key), key));
     }
+    if (object->getAttr(key).isGenericDict()) return read_dictionary(node, object, key);
     Value* const value = value_of(object, key);
     if (assigned_.count(attribute) == 0) return value;
     // What was read before an assignment stays what it was.
     const torch::jit::WithInsertPoint before(&node);
     return graph_->insert(c10::Symbol::fromQualString("aten::clone"), {value});
+  }
+
+  // A dictionary may be a cache: each forward begins with a copy of what it was.
+  Value* read_dictionary(Node& node, const ObjectPointer& object, const std::string& key) {
+    const bool is_at_top = node.owningBlock() == graph_->block();
+    const auto known = values_.find({object.get(), key});
+    if (known != values_.end()) return known->second;
+    const torch::jit::WithInsertPoint before(&node);
+    const AttributeSlot slot{AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}};
+    std::vector<Value*> keys;
+    std::vector<Value*> values;
+    for (const auto& item : object->getAttr(key).toGenericDict()) {
+      keys.push_back(insert(item.key(), slot));
+      values.push_back(insert(item.value(), slot));
+    }
+    const auto type = node.output()->type()->expect<c10::DictType>();
+    Value* const made =
+        graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
+    if (is_at_top) values_[{object.get(), key}] = made;
+    return made;
   }
 
   Value* value_of(const ObjectPointer& object, const std::string& key) {

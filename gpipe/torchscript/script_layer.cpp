@@ -2,13 +2,17 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/memory_account.h"
 #include "gpipe/model/no_init_scope.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/torchscript/packed_values.h"
@@ -123,8 +127,9 @@ std::vector<IValue> ScriptLayer::take(Tensors tensors) {
   const std::size_t num_direct = program_->num_direct_in;
   const bool is_packed = !program_->packed_in.empty();
   if (tensors.size() < num_direct || (!is_packed && tensors.size() > num_direct)) {
-    throw InvalidArgument(
-        fmt::format("layer \"{}\" takes {} tensors, got {}", program_->name, num_direct, tensors.size()));
+    throw InvalidArgument(fmt::format(
+        "layer \"{}\" takes {} tensors{}, got {}", program_->name, num_direct,
+        program_->inputs.empty() ? "" : fmt::format(" ({})", fmt::join(program_->inputs, ", ")), tensors.size()));
   }
   std::vector<IValue> values(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(num_direct));
   if (is_packed) {
@@ -159,11 +164,13 @@ Tensors ScriptLayer::give_result(const IValue& result) const {
 }
 
 void ScriptLayer::run(std::vector<IValue>& stack) const {
+  take_last_refusal();
   try {
     torch::jit::InterpreterState(program_->code).run(stack);
-  } catch (const Error&) {
-    throw;
   } catch (const std::exception& error) {
+    // The interpreter has made another exception of what an operation has thrown.
+    const std::optional<OutOfMemoryError> refusal = take_last_refusal();
+    if (refusal && std::string_view(error.what()).find(refusal->what()) != std::string_view::npos) throw *refusal;
     throw InvalidArgument(script_error(error.what()));
   }
 }

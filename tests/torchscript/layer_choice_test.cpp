@@ -28,19 +28,22 @@ CutCosts costs_of(const std::string& operations, const std::string& cuts) {
 
 TEST(LayerChoice, CutsBeforeTheNextHeavyOperationWhereOneTensorIsHandedOn) {
   EXPECT_THAT(choose_cuts(costs_of("HllHlH",  //
-                                   "x11111"), 3),
+                                   "x11111"),
+                          3),
               ElementsAre(3, 5));
 }
 
 TEST(LayerChoice, LeavesWideCutsWhereLayersAreSmallEnough) {
   EXPECT_THAT(choose_cuts(costs_of("HHHHHHHH",  //
-                                   "x2221222"), 2),
+                                   "x2221222"),
+                          2),
               ElementsAre(4));
 }
 
 TEST(LayerChoice, CutsLargeLayersWhereLeastIsHandedOn) {
   EXPECT_THAT(choose_cuts(costs_of("HHHHHHHH",  //
-                                   "x3332333"), 4),
+                                   "x3332333"),
+                          4),
               ElementsAre(2, 4, 6));
 }
 

@@ -30,7 +30,9 @@ class RandomScript {
     return names[static_cast<std::size_t>(pick(0, static_cast<int>(names.size()) - 1))];
   }
   // Not the input, which needs a gradient and must not be written to.
-  const std::string& pick_own() { return whole_[static_cast<std::size_t>(pick(1, static_cast<int>(whole_.size()) - 1))]; }
+  const std::string& pick_own() {
+    return whole_[static_cast<std::size_t>(pick(1, static_cast<int>(whole_.size()) - 1))];
+  }
 
   void add(const std::string& statement) { body_ += "  " + statement + "\n"; }
 
@@ -59,7 +61,8 @@ class RandomScript {
         views_.push_back(make(pick_own() + ".view([-1, 2, 3])"));
         break;
       case 6:
-        halves_.push_back(make(pick_own() + "[:, " + std::to_string(pick(0, 3)) + ":" + std::to_string(pick(4, 6)) + "]"));
+        halves_.push_back(
+            make(pick_own() + "[:, " + std::to_string(pick(0, 3)) + ":" + std::to_string(pick(4, 6)) + "]"));
         break;
       case 7:
         add(pick_own() + ".add_(" + pick(whole_) + ")");
@@ -68,7 +71,8 @@ class RandomScript {
         whole_.push_back(make(pick_own() + ".mul_(0.9)"));
         break;
       case 9:
-        add(pick_own() + "[:, " + std::to_string(pick(0, 5)) + "] = " + pick(whole_) + "[:, " + std::to_string(pick(0, 5)) + "]");
+        add(pick_own() + "[:, " + std::to_string(pick(0, 5)) + "] = " + pick(whole_) + "[:, " +
+            std::to_string(pick(0, 5)) + "]");
         break;
       case 10:
         if (!views_.empty()) add(pick(views_) + ".mul_(1.1)");
