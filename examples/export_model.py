@@ -11,14 +11,15 @@ A model is one of
   transformers:NAME    a model of Hugging Face: a folder or a name of its hub; with --random a type, such as bert
   FILE.py:NAME         a class or a function in a file of your own; called with what --set says, it gives a module
 
-It is compiled (torch.jit.script) if Python can do that, else traced with an example, in the mode of training. A compiled
-model has train() and eval(); a traced one has the mode that it was traced in. Either way the file is then run on samples
-and compared with the model. The names of parameters and buffers stay those of the model, so that load_state_dict takes
-the weights that gpipe saves.
+It is compiled (torch.jit.script) if Python can do that, else traced with an example, in the mode of training. A
+compiled model has train() and eval(); a traced one has the mode that it was traced in. Either way the result is then
+run on samples and compared with the model. The names of parameters and buffers stay those of the model, so that
+load_state_dict takes the weights that gpipe saves.
 
---inputs and --targets also write a mini-batch of random samples to try it with: safetensors files, written by the package
-safetensors if it is installed, and by this program if not. Works with the torch of Debian (apt-get install python3-torch
-python3-torchvision) and with that of PyPI. gpipe reads files of the torch that it was built with and of older ones.
+--inputs and --targets also write a mini-batch of random samples to try it with: safetensors files, written by the
+package safetensors if it is installed, and by this program if not. Works with the torch of Debian (apt-get install
+python3-torch python3-torchvision) and with that of PyPI. gpipe reads files of the torch that it was built with and of
+older ones, and those of newer ones as long as they use no newer operations.
 """
 import argparse
 import ast
@@ -34,8 +35,10 @@ import warnings
 try:
     import torch
 except ImportError:
-    sys.exit("export_model: there is no torch for this Python: apt-get install python3-torch, and run this with /usr/bin/python3; "
-             "or pip install torch")
+    sys.exit(
+        "export_model: there is no torch for this Python: apt-get install python3-torch, and run this with "
+        "/usr/bin/python3; or pip install torch"
+    )
 
 HEADS = {
     "none": "AutoModel",
@@ -69,12 +72,18 @@ def from_torchvision(name, settings, pretrained):
     try:
         import torchvision
     except ImportError as error:
-        raise ExportError(f"there is no torchvision: apt-get install python3-torchvision, or pip install torchvision "
-                          f"({error})") from error
+        raise ExportError(
+            f"there is no torchvision: apt-get install python3-torchvision, or pip install torchvision ({error})"
+        ) from error
     make = getattr(torchvision.models, name, None)
     if not callable(make):
-        known = ", ".join(sorted(key for key, value in vars(torchvision.models).items()
-                                 if inspect.isfunction(value) and "weights" in inspect.signature(value).parameters))
+        known = ", ".join(
+            sorted(
+                key
+                for key, value in vars(torchvision.models).items()
+                if inspect.isfunction(value) and "weights" in inspect.signature(value).parameters
+            )
+        )
         raise ExportError(f"torchvision.models has no '{name}'; it has {known}")
     if name in ("googlenet", "inception_v3") and not pretrained:
         settings.setdefault("init_weights", True)
@@ -123,7 +132,9 @@ def make_model(options):
     """The module that the command line names, in the mode to export."""
     source, colon, name = options.model.rpartition(":")
     if not colon or not name:
-        raise ExportError(f"'{options.model}' names no model; write torchvision:NAME, timm:NAME, transformers:NAME or FILE.py:NAME")
+        raise ExportError(
+            f"'{options.model}' names no model; write torchvision:NAME, timm:NAME, transformers:NAME or FILE.py:NAME"
+        )
     settings = dict(options.settings)
     torch.manual_seed(options.seed)
     try:
@@ -138,7 +149,9 @@ def make_model(options):
     except ExportError:
         raise
     except Exception as error:
-        raise ExportError(f"{options.model} cannot be made: {one_line(error)}; --set KEY=VALUE gives it arguments") from error
+        raise ExportError(
+            f"{options.model} cannot be made: {one_line(error)}; --set KEY=VALUE gives it arguments"
+        ) from error
     if not isinstance(model, torch.nn.Module):
         raise ExportError(f"{options.model} gives a {type(model).__name__}, not a torch.nn.Module")
     if options.weights:
@@ -174,7 +187,8 @@ class Input:
         except ValueError:
             raise argparse.ArgumentTypeError(
                 f"'{text}': a shape is like 3x224x224, without the samples; write NAME=SHAPE for an input by name, and "
-                "SHAPE:below=N for whole numbers") from None
+                "SHAPE:below=N for whole numbers"
+            ) from None
 
     def sample(self, rows, generator):
         if self.below is None:
@@ -183,15 +197,17 @@ class Input:
 
 
 class Inputs:
-    """The tensors of a mini-batch, and the arguments of forward that they make: "x" is one, "pair.0" and "pair.1" are in a
-    tuple or a list, "features.mask" is in a dictionary."""
+    """The tensors of a mini-batch, and the arguments of forward that they make: "x" is one, "pair.0" and "pair.1" are
+    in a tuple or a list, "features.mask" is in a dictionary."""
 
     def __init__(self, model, inputs, seed=0):
         parameters = inspect.signature(model.forward).parameters
         for position, each in enumerate(inputs):
             if each.name is None:
                 if position >= len(parameters):
-                    raise ExportError(f"forward takes {len(parameters)} arguments ({', '.join(parameters)}), not {len(inputs)}")
+                    raise ExportError(
+                        f"forward takes {len(parameters)} arguments ({', '.join(parameters)}), not {len(inputs)}"
+                    )
                 each.name = list(parameters)[position]
             elif each.name.partition(".")[0] not in parameters:
                 raise ExportError(f"forward has no argument '{each.name}'; it has {', '.join(parameters)}")
@@ -216,8 +232,10 @@ class Inputs:
                 values.setdefault(argument, []).append(tensor)
             else:
                 values.setdefault(argument, {})[element] = tensor
-        return tuple(tuple(value) if isinstance(value, list) and name not in self.lists else value
-                     for name, value in values.items())
+        return tuple(
+            tuple(value) if isinstance(value, list) and name not in self.lists else value
+            for name, value in values.items()
+        )
 
 
 # Export.
@@ -235,9 +253,9 @@ def tensors_of(value):
 
 
 def make_positional(model, names, returns_dict):
-    """Gives the model a forward that takes the arguments `names` by position and returns a tuple: what can be traced."""
+    """Gives the model a forward that can be traced: it takes the arguments `names` by position and returns a tuple."""
     parameters = list(inspect.signature(model.forward).parameters)
-    if not returns_dict and parameters[:len(names)] == names:
+    if not returns_dict and parameters[: len(names)] == names:
         return
     forward = model.forward
 
@@ -247,7 +265,8 @@ def make_positional(model, names, returns_dict):
         return outputs[0] if len(outputs) == 1 else outputs
 
     call.__signature__ = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names])
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
     model.forward = call
 
 
@@ -287,8 +306,16 @@ def check(exported, model, inputs, rows):
 def bakes_mode(exported):
     """The operations of a trace that are of training for ever."""
     text = str(exported.inlined_graph)
-    kinds = ("aten::dropout", "aten::feature_dropout", "aten::batch_norm", "aten::_batch_norm_impl_index", "aten::bernoulli",
-             "aten::rrelu", "aten::lstm", "aten::gru")
+    kinds = (
+        "aten::dropout",
+        "aten::feature_dropout",
+        "aten::batch_norm",
+        "aten::_batch_norm_impl_index",
+        "aten::bernoulli",
+        "aten::rrelu",
+        "aten::lstm",
+        "aten::gru",
+    )
     return [kind for kind in kinds if kind + "(" in text or kind + "_(" in text]
 
 
@@ -323,8 +350,8 @@ def trace_once(model, inputs):
 
 
 def draws_alone_differ(model, inputs):
-    """Whether a trace of the model in training differs from it by its draws only: one of the model in evaluation does not. A
-    trace leaves out draws that nothing uses, so that those after them are others."""
+    """Whether a trace of the model in training differs from it by its draws only: one in evaluation does not. A trace
+    leaves out draws that nothing uses, so that those after them are others."""
     model.eval()
     try:
         return check(trace_once(model, inputs), model, inputs, EXAMPLE_ROWS) is None
@@ -343,16 +370,22 @@ def trace(model, inputs):
     if has_own_draws:
         remarks.append("the trace draws other random numbers than the model, which draws some that it does not use")
     elif why:
-        raise ExportError(f"the trace is not the model, which seems to depend on values that a trace cannot see: {why}; make it "
-                          "compilable with torch.jit.script")
+        raise ExportError(
+            f"the trace is not the model, which seems to depend on values that a trace cannot see: {why}; make it "
+            "compilable with torch.jit.script"
+        )
     if baked and model.training:
-        remarks.append(f"a trace has the mode of training for ever ({', '.join(baked)}): eval() changes nothing; to evaluate, "
-                       "export it again with --mode eval, and load the trained weights into that")
+        remarks.append(
+            f"a trace has the mode of training for ever ({', '.join(baked)}): eval() changes nothing; to evaluate, "
+            "export it again with --mode eval, and load the trained weights into that"
+        )
     for rows in CHECKED_ROWS if not has_own_draws else ():
         why = rows != EXAMPLE_ROWS and check(module, model, inputs, rows)
         if why:
-            remarks.append(f"the trace fits micro-batches of {EXAMPLE_ROWS} samples only, since the model computes with their "
-                           f"number in Python: {why}")
+            remarks.append(
+                f"the trace fits micro-batches of {EXAMPLE_ROWS} samples only, since the model computes with their "
+                f"number in Python: {why}"
+            )
     return module, remarks
 
 
@@ -364,8 +397,12 @@ def call_by_name(model, inputs):
         with torch.no_grad():
             return model(**arguments)
     except Exception as error:
-        shapes = ", ".join(f"{name} {list(value.shape)}" for name, value in zip(inputs.names, inputs.tensors(EXAMPLE_ROWS)))
-        raise ExportError(f"the model itself cannot run on {shapes}: {one_line(error)}; --input says the shape of a sample") from error
+        shapes = ", ".join(
+            f"{name} {list(value.shape)}" for name, value in zip(inputs.names, inputs.tensors(EXAMPLE_ROWS))
+        )
+        raise ExportError(
+            f"the model itself cannot run on {shapes}: {one_line(error)}; --input says the shape of a sample"
+        ) from error
     finally:
         for name, buffer in model.named_buffers():
             buffer.copy_(before[name])
@@ -378,7 +415,7 @@ def export(model, inputs, how="auto"):
     if how in ("auto", "script"):
         parameters = list(inspect.signature(model.forward).parameters)
         try:
-            if how == "auto" and parameters[:len(inputs.argument_names)] != inputs.argument_names:
+            if how == "auto" and parameters[: len(inputs.argument_names)] != inputs.argument_names:
                 raise ExportError(f"{', '.join(inputs.argument_names)} are not the first arguments of forward")
             return Exported(script(model, inputs), "script", remarks)
         except Exception as error:
@@ -396,8 +433,18 @@ def export(model, inputs, how="auto"):
 
 # Safetensors.
 
-TYPES = {torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16", torch.int64: "I64",
-         torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL"}
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 
 
 def bytes_of(tensor):
@@ -428,14 +475,14 @@ def read_safetensors(path):
     """With nothing but torch, so that weights that gpipe has saved can be loaded anywhere."""
     content = pathlib.Path(path).read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
-    header = json.loads(content[8:8 + size])
+    header = json.loads(content[8 : 8 + size])
     header.pop("__metadata__", None)
     types_of = {name: dtype for dtype, name in TYPES.items()}
     tensors = {}
     for name, entry in header.items():
         begin, end = entry["data_offsets"]
         dtype, shape = types_of[entry["dtype"]], entry["shape"]
-        data = bytearray(content[8 + size + begin:8 + size + end])
+        data = bytearray(content[8 + size + begin : 8 + size + end])
         tensors[name] = torch.frombuffer(data, dtype=dtype).reshape(shape) if data else torch.empty(shape, dtype=dtype)
     return tensors
 
@@ -458,8 +505,10 @@ def targets_for(output, loss, seed):
         return torch.randint(output.size(1), [output.size(0)], generator=generator)
     if output.dim() == 3:  # samples x positions x classes
         return torch.randint(output.size(2), list(output.shape[:2]), generator=generator)
-    raise ExportError(f"for --loss cross-entropy the first output is samples x classes or samples x positions x classes, not "
-                      f"{list(output.shape)}; try --loss mse")
+    raise ExportError(
+        f"for --loss cross-entropy the first output is samples x classes or samples x positions x classes, not "
+        f"{list(output.shape)}; try --loss mse"
+    )
 
 
 def setting(text):
@@ -473,29 +522,67 @@ def setting(text):
 
 
 def parse_arguments(arguments):
-    parser = argparse.ArgumentParser(prog="export_model.py", description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        prog="export_model.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model", metavar="MODEL", help="torchvision:NAME, timm:NAME, transformers:NAME or FILE.py:NAME")
-    parser.add_argument("-o", "--output", metavar="FILE", required=True, help="the TorchScript file to write, such as model.pt")
-    parser.add_argument("--how", choices=["auto", "script", "trace"], default="auto",
-                        help="compile it, trace it, or (auto, the default) compile it if that can be")
-    parser.add_argument("--mode", choices=["train", "eval"], default="train",
-                        help="the mode a trace has for ever; default: train")
-    parser.add_argument("--set", dest="settings", metavar="KEY=VALUE", type=setting, action="append", default=[],
-                        help="an argument for what makes the model, such as num_classes=10; may be repeated")
-    parser.add_argument("--input", dest="inputs", metavar="[NAME=]SHAPE[:below=N]", type=Input, action="append",
-                        help="the shape of one sample of an input: 3x224x224 (the default); with below=N whole numbers, such as "
-                        "tokens, from 0 to N-1; may be repeated")
-    parser.add_argument("--pretrained", action="store_true", help="torchvision, timm: with trained weights, which are downloaded")
-    parser.add_argument("--weights", metavar="FILE", help="load them first: a state_dict that torch.save wrote, or safetensors")
-    parser.add_argument("--head", choices=HEADS, default="sequence-classification", help="transformers: what the model is for")
-    parser.add_argument("--random", action="store_true",
-                        help="transformers: random weights; then NAME is a folder, or a type such as bert, which --set configures")
-    parser.add_argument("--inputs", dest="inputs_file", metavar="FILE", help="also write random samples: in.safetensors")
-    parser.add_argument("--targets", dest="targets_file", metavar="FILE", help="also write random targets: targets.safetensors")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", required=True, help="the TorchScript file to write, such as model.pt"
+    )
+    parser.add_argument(
+        "--how",
+        choices=["auto", "script", "trace"],
+        default="auto",
+        help="compile it, trace it, or (auto, the default) compile it if that can be",
+    )
+    parser.add_argument(
+        "--mode", choices=["train", "eval"], default="train", help="the mode a trace has for ever; default: train"
+    )
+    parser.add_argument(
+        "--set",
+        dest="settings",
+        metavar="KEY=VALUE",
+        type=setting,
+        action="append",
+        default=[],
+        help="an argument for what makes the model, such as num_classes=10; may be repeated",
+    )
+    parser.add_argument(
+        "--input",
+        dest="inputs",
+        metavar="[NAME=]SHAPE[:below=N]",
+        type=Input,
+        action="append",
+        help="the shape of one sample of an input: 3x224x224 (the default); with below=N whole numbers, such as "
+        "tokens, from 0 to N-1; may be repeated",
+    )
+    parser.add_argument(
+        "--pretrained", action="store_true", help="torchvision, timm: with trained weights, which are downloaded"
+    )
+    parser.add_argument(
+        "--weights", metavar="FILE", help="load them first: a state_dict that torch.save wrote, or safetensors"
+    )
+    parser.add_argument(
+        "--head", choices=HEADS, default="sequence-classification", help="transformers: what the model is for"
+    )
+    parser.add_argument(
+        "--random",
+        action="store_true",
+        help="transformers: random weights; then NAME is a folder, or a type such as bert, which --set configures",
+    )
+    parser.add_argument(
+        "--inputs", dest="inputs_file", metavar="FILE", help="also write random samples: in.safetensors"
+    )
+    parser.add_argument(
+        "--targets", dest="targets_file", metavar="FILE", help="also write random targets: targets.safetensors"
+    )
     parser.add_argument("--samples", type=int, default=16, metavar="N", help="how many samples those are; default: 16")
-    parser.add_argument("--loss", choices=["cross-entropy", "mse"], default="cross-entropy",
-                        help="the loss that the targets are for; default: cross-entropy")
+    parser.add_argument(
+        "--loss",
+        choices=["cross-entropy", "mse"],
+        default="cross-entropy",
+        help="the loss that the targets are for; default: cross-entropy",
+    )
     parser.add_argument("--seed", type=int, default=0, help="of random weights and samples; default: 0")
     options = parser.parse_args(arguments)
     if options.samples < 1:
@@ -512,8 +599,10 @@ def main(arguments=None):
     targets = sample_targets(model, inputs, options) if options.targets_file else None
     exported.module.save(options.output)
     num_parameters = sum(parameter.numel() for parameter in model.parameters())
-    print(f"{options.output}: {options.model}, {num_parameters:,} parameters, "
-          f"{'compiled' if exported.how == 'script' else 'traced'}; inputs: {', '.join(inputs.names)}")
+    print(
+        f"{options.output}: {options.model}, {num_parameters:,} parameters, "
+        f"{'compiled' if exported.how == 'script' else 'traced'}; inputs: {', '.join(inputs.names)}"
+    )
     for remark in exported.remarks:
         print(f"note: {remark}")
     if options.inputs_file:
