@@ -32,6 +32,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/skip_tracer.cpp
   gpipe/model/split_backward.cpp
   gpipe/model/tie.cpp
+  gpipe/model/weight_names.cpp
   gpipe/checkpoint/checkpoint.cpp
   gpipe/checkpoint/checkpoint_files.cpp
   gpipe/checkpoint/checkpoint_ranks.cpp
@@ -70,6 +71,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/group/step_report.cpp
   gpipe/execute/group/tied_values.cpp
   gpipe/execute/model/model.cpp
+  gpipe/execute/model/scope_tree.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp

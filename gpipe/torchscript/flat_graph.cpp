@@ -48,6 +48,7 @@ void clean(std::shared_ptr<Graph>& graph) {
   torch::jit::InlineForkWait(graph);
   torch::jit::LowerSimpleTuples(graph);
   torch::jit::ConstantPropagationImmutableTypes(graph);
+  torch::jit::runRequiredPasses(graph);
   torch::jit::EliminateDeadCode(graph);
   let_go_of_draws(*graph);
 }
@@ -138,12 +139,12 @@ FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::strin
   flat.graph = forward->graph()->copy();
   inline_calls(*flat.graph);
   flat.inputs = take_tensors(flat.graph, forward->function().getSchema(), inputs);
-  flat.slots = slots_for_attributes(flat.graph, module);
+  flat.weights = weights_of(module);
+  flat.slots = slots_for_attributes(flat.graph, module, flat.weights);
   clean(flat.graph);
   check_operations(*flat.graph);
   slots_for_constants(flat.graph, flat.slots);
   check_result(*flat.graph->outputs()[0]->type(), "the result");
-  torch::jit::runRequiredPasses(flat.graph);
   flat.graph->lint();
   flat.training = modes_of(module);
   list_values(flat);

@@ -25,6 +25,7 @@ struct AttributeSlot {
   std::string scope;  // path of the submodule, "layer1.0.bn1"; empty for the module itself
   std::string key;    // in it, "weight"
   at::Tensor tensor;  // undefined for kTraining
+  bool is_tied_user = false;  // a layer's own copy of a parameter that belongs to another one
 
   std::string name() const { return scope.empty() ? key : scope + "." + key; }
 };
@@ -45,6 +46,7 @@ struct FlatGraph {
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<std::string> inputs;  // names of the mini-batch's tensors
   std::vector<AttributeSlot> slots;
+  std::vector<AttributeSlot> weights;      // all parameters and buffers of the module, whether they are read or not
   std::vector<torch::jit::Node*> nodes;  // of the top level, in program order, without constants
   std::vector<FlatValue> values;         // that are not slots, in the order in which they are made
   std::vector<FlatValue> slot_values;    // one a slot

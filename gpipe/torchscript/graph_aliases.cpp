@@ -93,7 +93,10 @@ void add_written(const Node& node, std::vector<const Value*>& written) {
   const auto* const schema = node.maybeSchema();
   if (schema == nullptr) return;
   for (std::size_t index = 0; index < node.inputs().size() && index < schema->arguments().size(); ++index) {
-    if (is_written(node, schema->arguments()[index])) written.push_back(node.inputs()[index]);
+    const Value* const input = node.inputs()[index];
+    if (is_written(node, schema->arguments()[index]) && torch::jit::AliasDb::isMutableType(input)) {
+      written.push_back(input);
+    }
   }
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/no_init_scope.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/torchscript/packed_values.h"
 #include "gpipe/torchscript/script_error.h"
@@ -69,14 +70,19 @@ torch::nn::Module& ScriptLayer::scope(const std::string& path) {
 
 void ScriptLayer::bind(const AttributeSlot& slot) {
   torch::nn::Module& module = scope(slot.scope);
+  // What is built for the Meta device is moved there in place, and the original must stay where it is.
+  const bool is_original = !slot.is_tied_user && !NoInitScope::is_open();
+  const at::Tensor tensor = is_original || !slot.tensor.defined()
+                                ? slot.tensor
+                                : slot.tensor.detach().requires_grad_(slot.tensor.requires_grad());
   BoundSlot bound;
-  bound.value = slot.tensor;
+  bound.value = tensor;
   switch (slot.kind) {
     case AttributeSlot::Kind::kParameter:
-      module.register_parameter(slot.key, slot.tensor, slot.tensor.requires_grad());
+      module.register_parameter(slot.key, tensor, tensor.requires_grad());
       break;
     case AttributeSlot::Kind::kBuffer:
-      module.register_buffer(slot.key, slot.tensor);
+      module.register_buffer(slot.key, tensor);
       break;
     case AttributeSlot::Kind::kConstant:
       bound.follows_inputs = true;
