@@ -1,7 +1,7 @@
 #include "tests/zoo/network.h"
 
 #include <torch/nn/functional/loss.h>
-#include <torch/serialize.h>
+#include <torch/csrc/jit/serialization/import.h>
 
 #include <algorithm>
 #include <fstream>

@@ -119,13 +119,9 @@ Record train_whole(const Network& network, const Lengths& lengths) {
 
 Record train_layers(const Network& network, const LayerChain& chain, const Lengths& lengths) {
   std::vector<Layer> layers;
-  std::vector<std::string> names;
   Trainee trainee;
-  for (int layer = 0; layer < chain.size(); ++layer) {
-    layers.push_back(chain.build(layer, /*seed=*/0));
-    names.push_back(chain.name(layer));
-  }
-  const std::vector<detail::Tie> ties = detail::bind_ties(chain.ties(), names, layers);
+  for (int layer = 0; layer < chain.size(); ++layer) layers.push_back(chain.build(layer, /*seed=*/0));
+  const std::vector<detail::Tie> ties = detail::bind_ties(chain, layers);
   for (const Layer& layer : layers) {
     for (const auto& pair : pairs_of(layer.module->named_parameters())) trainee.parameters.push_back(pair);
     for (const auto& pair : pairs_of(layer.module->named_buffers())) trainee.buffers.push_back(pair);
