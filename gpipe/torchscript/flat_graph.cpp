@@ -162,6 +162,7 @@ FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::strin
   check_result(*flat.graph->outputs()[0]->type(), "the result");
   flat.graph->lint();
   flat.training = modes_of(module);
+  flat.classes = module._ivalue()->compilation_unit();
   list_values(flat);
   return flat;
 }

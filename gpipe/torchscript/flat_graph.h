@@ -51,6 +51,8 @@ struct FlatGraph {
   std::vector<FlatValue> values;         // that are not slots, in the order in which they are made
   std::vector<FlatValue> slot_values;    // one a slot
   std::map<std::string, bool> training;  // mode of each submodule, by its path
+  // Owns the methods of classes, which the code of a layer refers to: those of `with torch.no_grad()`.
+  std::shared_ptr<torch::jit::CompilationUnit> classes;
 
   int num_nodes() const { return static_cast<int>(nodes.size()); }
 };

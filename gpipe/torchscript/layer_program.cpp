@@ -193,6 +193,7 @@ class ProgramMaker {
     }
     graph->lint();
     program.code = torch::jit::Code(graph, "layer");
+    program.classes = flat_.classes;
   }
 
   static Value* add_input(Graph& graph, const Value& value) {

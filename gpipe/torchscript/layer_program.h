@@ -31,6 +31,7 @@ struct LayerProgram {
   // Takes the tensors that come directly, the values that come packed, the tensors that are popped, and the slots.
   // Gives the same without slots, or, in the last layer, the result of the module.
   torch::jit::Code code;
+  std::shared_ptr<torch::jit::CompilationUnit> classes;  // see FlatGraph
   std::size_t num_direct_in = 0;
   std::vector<std::string> inputs;  // in the first layer: the names of what comes directly
   std::vector<c10::TypePtr> packed_in;
