@@ -1,9 +1,9 @@
 #include "gpipe/torchscript/cut_rules.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <unordered_map>
-#include <unordered_set>
 
 #include "gpipe/torchscript/graph_walk.h"
 #include "gpipe/torchscript/packed_values.h"
@@ -37,6 +37,10 @@ class CutFinder {
     for (const FlatValue& value : flat.values) {
       if (last_cut(value) > value.made_by) handed_on_.push_back(&value);
     }
+    asked_ = handed_on_;
+    for (const FlatValue& slot : flat.slot_values) {
+      if (is_tensor(*slot.value)) asked_.push_back(&slot);
+    }
     for (int node = 0; node < flat.num_nodes(); ++node) {
       for (const Value* value : aliases.written()[node]) writes_.push_back({node, value});
     }
@@ -48,10 +52,17 @@ class CutFinder {
     for (const FlatValue* value : handed_on_) {
       if (!can_be_packed(*value->value->type())) forbid(value->made_by, last_cut(*value));
     }
+    std::set<const FlatValue*> written_slots;
     for (const Write& write : writes_) {
-      for (const FlatValue* value : handed_on_) forbid_around(write, *value);
+      for (const FlatValue* value : seen_in(write.value)) {
+        if (is_slot(*value)) {
+          written_slots.insert(value);
+        } else {
+          forbid_around(write, *value);
+        }
+      }
     }
-    for (const FlatValue& slot : flat_.slot_values) forbid_between_uses(slot);
+    for (const FlatValue* slot : written_slots) forbid_between_uses(*slot);
     return {std::move(allowed_)};
   }
 
@@ -104,10 +115,9 @@ class CutFinder {
   void forbid_around(const Write& write, const FlatValue& value) {
     const int first = value.made_by;
     const int last = last_cut(value);
-    const bool is_own = write.value == value.value;
-    if (write.node <= first || (!is_own && !share(write.value, value.value))) return;
+    if (write.node <= first) return;
     if (is_list_or_dict(*write.value->type())) return forbid_where_shared(value, std::min(last, write.node));
-    forbid(first, is_own ? std::min(last, write.node) : last);
+    forbid(first, write.value == value.value ? std::min(last, write.node) : last);
   }
 
   // A list or dictionary that is written to behind a cut is made anew there, unless another value knows it.
@@ -124,43 +134,61 @@ class CutFinder {
   }
 
   // Whether a write to `written` is seen in `value`.
-  bool share(const Value* written, const Value* value) {
-    const auto [known, is_new] = shared_.try_emplace({written, value}, false);
-    if (!is_new) return known->second;
+  bool is_seen(const Value* written, const Value* value) const {
+    if (written == value) return true;
     const bool is_container = is_list_or_dict(*written->type());
     if (is_container && is_tensor(*value)) return false;
     const bool by_itself = is_tensor(*value) || (is_container && !holds_list_or_dict(*value->type()));
-    return known->second = by_itself ? aliases_.may_be_same(written, value) : aliases_.may_share(written, value);
+    return by_itself ? aliases_.may_be_same(written, value) : aliases_.may_share(written, value);
+  }
+
+  // The values and slots in which a write to `written` is seen. Asks about many at once, since most share nothing.
+  const std::vector<const FlatValue*>& seen_in(const Value* written) {
+    const auto [known, is_new] = seen_in_.try_emplace(written);
+    if (is_new) add_seen(written, 0, asked_.size(), known->second);
+    return known->second;
+  }
+
+  void add_seen(const Value* written, std::size_t begin, std::size_t end, std::vector<const FlatValue*>& seen) const {
+    constexpr std::size_t kFew = 4;
+    if (end - begin <= kFew) {
+      for (std::size_t index = begin; index < end; ++index) {
+        if (is_seen(written, asked_[index]->value)) seen.push_back(asked_[index]);
+      }
+      return;
+    }
+    std::vector<const Value*> values;
+    for (std::size_t index = begin; index < end; ++index) values.push_back(asked_[index]->value);
+    const bool is_among = std::find(values.begin(), values.end(), written) != values.end();
+    if (!is_among && !aliases_.may_share_any(written, values)) return;
+    const std::size_t middle = begin + (end - begin) / 2;
+    add_seen(written, begin, middle, seen);
+    add_seen(written, middle, end, seen);
+  }
+
+  bool is_slot(const FlatValue& value) const {
+    return &value >= flat_.slot_values.data() && &value < flat_.slot_values.data() + flat_.slot_values.size();
   }
 
   void forbid_between_uses(const FlatValue& slot) {
-    if (!is_tensor(*slot.value)) return;
-    const bool is_written = std::any_of(writes_.begin(), writes_.end(), [&](const Write& write) {
-      return write.value == slot.value || share(write.value, slot.value);
-    });
-    if (!is_written || slot.used_by.empty()) return;
+    if (slot.used_by.empty()) return;
     int first = slot.used_by.front();
     int last = slot.used_by.back();
-    for (const FlatValue* value : handed_on_) {
-      if (!share(slot.value, value->value)) continue;
+    for (const FlatValue* value : seen_in(slot.value)) {
+      if (is_slot(*value)) continue;
       first = std::min(first, value->made_by);
       last = std::max(last, value->used_by.back());
     }
     forbid(first, std::min(last, flat_.num_nodes() - 1));
   }
 
-  struct PairHash {
-    std::size_t operator()(const std::pair<const Value*, const Value*>& pair) const {
-      return std::hash<const Value*>()(pair.first) * 31 + std::hash<const Value*>()(pair.second);
-    }
-  };
-
   const FlatGraph& flat_;
   const GraphAliases& aliases_;
   std::vector<bool> allowed_;
   std::vector<const FlatValue*> handed_on_;  // wherever it is cut
   std::vector<Write> writes_;
-  std::unordered_map<std::pair<const Value*, const Value*>, bool, PairHash> shared_;
+  std::vector<const FlatValue*> asked_;  // those, and the slots that are tensors
+  std::unordered_map<const Value*, std::vector<const FlatValue*>> seen_in_;
 };
 
 }  // namespace

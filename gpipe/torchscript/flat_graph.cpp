@@ -48,8 +48,23 @@ void clean(std::shared_ptr<Graph>& graph) {
   torch::jit::InlineForkWait(graph);
   torch::jit::LowerSimpleTuples(graph);
   torch::jit::ConstantPropagationImmutableTypes(graph);
+  torch::jit::runRequiredPasses(graph);
   torch::jit::EliminateDeadCode(graph);
   let_go_of_draws(*graph);
+}
+
+// A list among the module's attributes is a constant by now.
+void check_writes(const Node& node) {
+  const auto* const schema = node.maybeSchema();
+  if (schema == nullptr || !schema->is_mutable()) return;
+  for (std::size_t index = 0; index < node.inputs().size() && index < schema->arguments().size(); ++index) {
+    const auto* const alias = schema->arguments()[index].alias_info();
+    if (alias == nullptr || !alias->isWrite() || node.inputs()[index]->node()->kind() != prim::Constant) continue;
+    throw InvalidArgument(fmt::format(
+        "{} changes a list that is an attribute of the module; keep what changes from batch to batch in a registered "
+        "buffer",
+        describe_node(node)));
+  }
 }
 
 void check_operations(Graph& graph) {
@@ -59,6 +74,7 @@ void check_operations(Graph& graph) {
           fmt::format("{} calls what is known at run time only; call each submodule by its own name, self.a(x)",
                       describe_node(*node)));
     }
+    check_writes(*node);
     if (node->kind() == prim::PythonOp || node->kind() == prim::fork || node->kind() == prim::rpc_async ||
         node->kind() == prim::rpc_sync || node->kind() == prim::rpc_remote) {
       throw InvalidArgument(
@@ -138,14 +154,15 @@ FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::strin
   flat.graph = forward->graph()->copy();
   inline_calls(*flat.graph);
   flat.inputs = take_tensors(flat.graph, forward->function().getSchema(), inputs);
-  flat.slots = slots_for_attributes(flat.graph, module);
+  flat.weights = weights_of(module);
+  flat.slots = slots_for_attributes(flat.graph, module, flat.weights);
   clean(flat.graph);
   check_operations(*flat.graph);
   slots_for_constants(flat.graph, flat.slots);
   check_result(*flat.graph->outputs()[0]->type(), "the result");
-  torch::jit::runRequiredPasses(flat.graph);
   flat.graph->lint();
   flat.training = modes_of(module);
+  flat.classes = module._ivalue()->compilation_unit();
   list_values(flat);
   return flat;
 }

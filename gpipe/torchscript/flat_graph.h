@@ -22,9 +22,10 @@ struct AttributeSlot {
     kTraining,  // whether the submodule is in training
   };
   Kind kind = Kind::kParameter;
-  std::string scope;  // path of the submodule, "layer1.0.bn1"; empty for the module itself
-  std::string key;    // in it, "weight"
-  at::Tensor tensor;  // undefined for kTraining
+  std::string scope;          // path of the submodule, "layer1.0.bn1"; empty for the module itself
+  std::string key;            // in it, "weight"
+  at::Tensor tensor;          // undefined for kTraining
+  bool is_tied_user = false;  // a layer's own copy of a parameter that belongs to another one
 
   std::string name() const { return scope.empty() ? key : scope + "." + key; }
 };
@@ -45,10 +46,13 @@ struct FlatGraph {
   std::shared_ptr<torch::jit::Graph> graph;
   std::vector<std::string> inputs;  // names of the mini-batch's tensors
   std::vector<AttributeSlot> slots;
+  std::vector<AttributeSlot> weights;    // all parameters and buffers of the module, whether they are read or not
   std::vector<torch::jit::Node*> nodes;  // of the top level, in program order, without constants
   std::vector<FlatValue> values;         // that are not slots, in the order in which they are made
   std::vector<FlatValue> slot_values;    // one a slot
   std::map<std::string, bool> training;  // mode of each submodule, by its path
+  // Owns the methods of classes, which the code of a layer refers to: those of `with torch.no_grad()`.
+  std::shared_ptr<torch::jit::CompilationUnit> classes;
 
   int num_nodes() const { return static_cast<int>(nodes.size()); }
 };

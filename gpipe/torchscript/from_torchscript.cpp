@@ -38,7 +38,8 @@ LayerChain from_torchscript(const torch::jit::Module& module, const TorchScriptO
   const detail::FlatGraph flat = detail::flatten(module, options.inputs());
   const detail::GraphAliases aliases(flat);
   const detail::CutCosts costs = detail::cut_costs(flat, detail::find_cuts(flat, aliases));
-  return detail::script_chain(flat, aliases, detail::choose_cuts(costs, options.min_layers()));
+  return detail::script_chain(flat, aliases, detail::choose_cuts(costs, options.min_layers()),
+                              options.most_shared_bytes());
 }
 
 }  // namespace gpipe

@@ -3,6 +3,7 @@
 
 #include <torch/arg.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,10 @@ struct TorchScriptOptions {
   TORCH_ARG(std::vector<std::string>, inputs) = {};
   // So many layers at least, as far as the network has places to cut: enough to give each stage its share.
   TORCH_ARG(int, min_layers) = 32;
+  // A parameter of at most so many bytes that several layers use is handed on from layer to layer, so that the gradients
+  // of its uses are added up as in the whole module. A larger one is tied (LayerChain::tie): each of its layers adds up
+  // its own gradients over the mini-batch, and these sums are added up at the end, which gives other last bits.
+  TORCH_ARG(std::int64_t, most_shared_bytes) = 1 << 20;
 };
 
 // The module as a chain that computes the same, bit for bit: the module's operations in its order, cut where few tensors

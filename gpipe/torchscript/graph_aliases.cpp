@@ -93,7 +93,10 @@ void add_written(const Node& node, std::vector<const Value*>& written) {
   const auto* const schema = node.maybeSchema();
   if (schema == nullptr) return;
   for (std::size_t index = 0; index < node.inputs().size() && index < schema->arguments().size(); ++index) {
-    if (is_written(node, schema->arguments()[index])) written.push_back(node.inputs()[index]);
+    const Value* const input = node.inputs()[index];
+    if (is_written(node, schema->arguments()[index]) && torch::jit::AliasDb::isMutableType(input)) {
+      written.push_back(input);
+    }
   }
 }
 
@@ -116,6 +119,13 @@ GraphAliases::GraphAliases(const FlatGraph& flat) : copy_(flat.graph->copy()) {
 
 bool GraphAliases::may_share(const Value* one, const Value* other) const {
   return one == other || analysis_->mayContainAlias(copy_of_.at(one), copy_of_.at(other));
+}
+
+bool GraphAliases::may_share_any(const Value* one, const std::vector<const Value*>& others) const {
+  std::vector<Value*> copies;
+  copies.reserve(others.size());
+  for (const Value* other : others) copies.push_back(copy_of_.at(other));
+  return analysis_->mayContainAlias(copy_of_.at(one), copies);
 }
 
 bool GraphAliases::may_be_same(const Value* one, const Value* other) const {

@@ -26,6 +26,9 @@ class GraphAliases {
   // The same for the containers themselves, without what they hold.
   bool may_be_same(const torch::jit::Value* one, const torch::jit::Value* other) const;
 
+  // Whether `one` may share with any of them.
+  bool may_share_any(const torch::jit::Value* one, const std::vector<const torch::jit::Value*>& others) const;
+
   // What the operations write to: for each node the values, those of nodes within its blocks too. Empty for most.
   const std::vector<std::vector<const torch::jit::Value*>>& written() const { return written_; }
 

@@ -40,8 +40,14 @@ struct LayerValues {
 
 class ProgramMaker {
  public:
-  ProgramMaker(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts)
-      : flat_(flat), aliases_(aliases), cuts_(cuts), programs_(cuts.size() + 1), values_(cuts.size() + 1) {
+  ProgramMaker(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts,
+               std::int64_t most_shared_bytes)
+      : flat_(flat),
+        aliases_(aliases),
+        cuts_(cuts),
+        most_shared_bytes_(most_shared_bytes),
+        programs_(cuts.size() + 1),
+        values_(cuts.size() + 1) {
     for (std::size_t slot = 0; slot < flat.slots.size(); ++slot) {
       slot_of_[flat.slot_values[slot].value] = static_cast<int>(slot);
     }
@@ -52,6 +58,7 @@ class ProgramMaker {
     route_inputs();
     for (const FlatValue& value : flat_.values) route(traveller(value));
     for (std::size_t slot = 0; slot < flat_.slots.size(); ++slot) route_slot(slot);
+    place_unused();
     for (std::size_t layer = 0; layer < programs_.size(); ++layer) make(static_cast<int>(layer));
     return std::move(programs_);
   }
@@ -95,6 +102,7 @@ class ProgramMaker {
   }
 
   void route_inputs() {
+    programs_[0].inputs = flat_.inputs;
     for (std::size_t index = 0; index < flat_.inputs.size(); ++index) {
       values_[0].direct_in.push_back(flat_.graph->inputs()[index]);
     }
@@ -127,16 +135,29 @@ class ProgramMaker {
     const AttributeSlot& attribute = flat_.slots[slot];
     if (attribute.kind != AttributeSlot::Kind::kParameter && attribute.kind != AttributeSlot::Kind::kBuffer) return;
     const FlatValue& value = flat_.slot_values[slot];
-    if (value.used_by.empty()) {
-      unused_.push_back(attribute);
-      return;
-    }
     Traveller shared;
     shared.value = value.value;
     std::set<int> layers;
     for (const int user : value.used_by) layers.insert(layer_of(user));
+    if (layers.empty()) return;
+    owner_of_[attribute.name()] = *layers.begin();
+    const auto bytes = static_cast<std::int64_t>(attribute.tensor.nbytes());
+    if (attribute.kind == AttributeSlot::Kind::kParameter && bytes > most_shared_bytes_) return;
     shared.layers.assign(layers.begin(), layers.end());
     route(shared);
+  }
+
+  // Weights that no operation reads belong to the layer that has the weight before them in the module.
+  void place_unused() {
+    int layer = 0;
+    for (const AttributeSlot& weight : flat_.weights) {
+      const auto owner = owner_of_.find(weight.name());
+      if (owner != owner_of_.end()) {
+        layer = owner->second;
+      } else {
+        programs_[layer].unused.push_back(weight);
+      }
+    }
   }
 
   void make(int layer) {
@@ -152,7 +173,7 @@ class ProgramMaker {
     for (const auto* list : {&values.direct_in, &values.packed_in, &values.popped}) {
       for (const Value* value : *list) copies[value] = add_input(*graph, *value);
     }
-    const auto copy_of = [&](Value* value) { return copy(*graph, copies, program, value); };
+    const auto copy_of = [&](Value* value) { return copy(*graph, copies, layer, value); };
     const int begin = layer == 0 ? 0 : cuts_[layer - 1];
     const int end = program.is_last ? flat_.num_nodes() : cuts_[layer];
     for (int index = begin; index < end; ++index) {
@@ -172,6 +193,7 @@ class ProgramMaker {
     }
     graph->lint();
     program.code = torch::jit::Code(graph, "layer");
+    program.classes = flat_.classes;
   }
 
   static Value* add_input(Graph& graph, const Value& value) {
@@ -181,13 +203,16 @@ class ProgramMaker {
   }
 
   // The layer's own copy of a value; of slots and constants it is made when it is first needed.
-  Value* copy(Graph& graph, std::unordered_map<const Value*, Value*>& copies, LayerProgram& program,
-              Value* value) const {
+  Value* copy(Graph& graph, std::unordered_map<const Value*, Value*>& copies, int layer, Value* value) {
     const auto known = copies.find(value);
     if (known != copies.end()) return known->second;
     const auto slot = slot_of_.find(value);
     if (slot != slot_of_.end()) {
-      program.slots.push_back(flat_.slots[slot->second]);
+      AttributeSlot own = flat_.slots[slot->second];
+      const auto owner = owner_of_.find(own.name());
+      own.is_tied_user =
+          own.kind == AttributeSlot::Kind::kParameter && owner != owner_of_.end() && owner->second != layer;
+      programs_[layer].slots.push_back(std::move(own));
       return copies[value] = add_input(graph, *value);
     }
     if (value->node()->kind() != prim::Constant) {
@@ -201,18 +226,19 @@ class ProgramMaker {
   const FlatGraph& flat_;
   const GraphAliases& aliases_;
   const std::vector<int>& cuts_;
+  const std::int64_t most_shared_bytes_;
   std::unordered_map<const Value*, int> slot_of_;
   std::set<const Value*> packed_;
   std::vector<LayerProgram> programs_;
   std::vector<LayerValues> values_;
-  std::vector<AttributeSlot> unused_;
+  std::map<std::string, int> owner_of_;  // layers, by the names of parameters and buffers
 };
 
 }  // namespace
 
 std::vector<LayerProgram> make_programs(const FlatGraph& flat, const GraphAliases& aliases,
-                                        const std::vector<int>& cuts) {
-  return ProgramMaker(flat, aliases, cuts).run();
+                                        const std::vector<int>& cuts, std::int64_t most_shared_bytes) {
+  return ProgramMaker(flat, aliases, cuts, most_shared_bytes).run();
 }
 
 }  // namespace gpipe::detail

@@ -5,6 +5,7 @@
 #include <torch/csrc/jit/runtime/interpreter.h>
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -23,13 +24,16 @@ namespace gpipe::detail {
 // be the same one, for the same reason: what is one tensor stays one.
 //
 // A parameter that several layers use, or a buffer that nothing changes, belongs to the first of them, and goes on from
-// there like any other tensor.
+// there like any other tensor. A parameter of many bytes does not: then each of the layers has a tensor for it, which are
+// to be tied (see Note [Tied weights]).
 struct LayerProgram {
   std::string name;
   // Takes the tensors that come directly, the values that come packed, the tensors that are popped, and the slots.
   // Gives the same without slots, or, in the last layer, the result of the module.
   torch::jit::Code code;
+  std::shared_ptr<torch::jit::CompilationUnit> classes;  // see FlatGraph
   std::size_t num_direct_in = 0;
+  std::vector<std::string> inputs;  // in the first layer: the names of what comes directly
   std::vector<c10::TypePtr> packed_in;
   std::vector<std::string> popped;  // names of skips
   std::size_t num_direct_out = 0;
@@ -41,8 +45,8 @@ struct LayerProgram {
 };
 
 // One layer between each two of the cuts, which are the first nodes of all layers but the first, in ascending order.
-// REQUIRES: they are allowed.
+// Shared parameters of more than `most_shared_bytes` are to be tied. REQUIRES: the cuts are allowed.
 std::vector<LayerProgram> make_programs(const FlatGraph& flat, const GraphAliases& aliases,
-                                        const std::vector<int>& cuts);
+                                        const std::vector<int>& cuts, std::int64_t most_shared_bytes);
 
 }  // namespace gpipe::detail

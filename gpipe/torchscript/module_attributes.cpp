@@ -43,12 +43,34 @@ void find_paths(const ObjectPointer& object, const std::string& path,
   }
 }
 
+void add_weights(const ObjectPointer& object, const std::string& path, std::set<const c10::ivalue::Object*>& seen,
+                 std::set<TensorKey>& known, std::vector<AttributeSlot>& weights) {
+  if (!seen.insert(object.get()).second) return;
+  const auto type = object->type();
+  for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
+    const IValue value = object->getSlot(slot);
+    if (!value.isTensor() || !value.toTensor().defined() || !(type->is_parameter(slot) || type->is_buffer(slot)))
+      continue;
+    if (!known.insert(key_of(value.toTensor())).second) continue;
+    const auto kind = type->is_parameter(slot) ? AttributeSlot::Kind::kParameter : AttributeSlot::Kind::kBuffer;
+    weights.push_back({kind, path, type->getAttributeName(slot), value.toTensor()});
+  }
+  for (std::size_t slot = 0; slot < type->numAttributes(); ++slot) {
+    const IValue value = object->getSlot(slot);
+    if (!value.isModule()) continue;
+    const std::string& name = type->getAttributeName(slot);
+    add_weights(value.toObject(), path.empty() ? name : path + "." + name, seen, known, weights);
+  }
+}
+
 // One graph's attributes, on their way to slots.
 class AttributePass {
  public:
-  AttributePass(std::shared_ptr<Graph> graph, const torch::jit::Module& module)
+  AttributePass(std::shared_ptr<Graph> graph, const torch::jit::Module& module,
+                const std::vector<AttributeSlot>& weights)
       : graph_(std::move(graph)), paths_(paths_of_submodules(module)) {
     objects_[graph_->inputs()[0]] = module._ivalue();
+    for (const AttributeSlot& weight : weights) weights_[key_of(weight.tensor)] = &weight;
   }
 
   std::vector<AttributeSlot> run() {
@@ -131,11 +153,32 @@ class AttributePass {
           "assign it outside",
           name_of(object, key), key));
     }
+    if (object->getAttr(key).isGenericDict()) return read_dictionary(node, object, key);
     Value* const value = value_of(object, key);
     if (assigned_.count(attribute) == 0) return value;
     // What was read before an assignment stays what it was.
     const torch::jit::WithInsertPoint before(&node);
     return graph_->insert(c10::Symbol::fromQualString("aten::clone"), {value});
+  }
+
+  // A dictionary may be a cache: each forward begins with a copy of what it was.
+  Value* read_dictionary(Node& node, const ObjectPointer& object, const std::string& key) {
+    const bool is_at_top = node.owningBlock() == graph_->block();
+    const auto known = values_.find({object.get(), key});
+    if (known != values_.end()) return known->second;
+    const torch::jit::WithInsertPoint before(&node);
+    const AttributeSlot slot{AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}};
+    std::vector<Value*> keys;
+    std::vector<Value*> values;
+    for (const auto& item : object->getAttr(key).toGenericDict()) {
+      keys.push_back(insert(item.key(), slot));
+      values.push_back(insert(item.value(), slot));
+    }
+    const auto type = node.output()->type()->expect<c10::DictType>();
+    Value* const made =
+        graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
+    if (is_at_top) values_[{object.get(), key}] = made;
+    return made;
   }
 
   Value* value_of(const ObjectPointer& object, const std::string& key) {
@@ -150,10 +193,7 @@ class AttributePass {
       slots_.push_back({AttributeSlot::Kind::kTraining, paths_.at(object.get()), key, {}});
       return known = input;
     }
-    AttributeSlot slot{AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}};
-    if (object->type()->is_parameter(index)) slot.kind = AttributeSlot::Kind::kParameter;
-    if (object->type()->is_buffer(index)) slot.kind = AttributeSlot::Kind::kBuffer;
-    return known = insert(value, slot);
+    return known = insert(value, {AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}});
   }
 
   // Inserts what makes the value, at the insert point.
@@ -185,7 +225,8 @@ class AttributePass {
     known = graph_->addInput();
     known->setType(c10::TensorType::get());
     slot.tensor = tensor;
-    slots_.push_back(std::move(slot));
+    const auto weight = weights_.find(key_of(tensor));
+    slots_.push_back(weight != weights_.end() ? *weight->second : std::move(slot));
     return known;
   }
 
@@ -231,6 +272,7 @@ class AttributePass {
   std::set<Attribute> assigned_in_block_;
   std::map<Attribute, Value*> values_;
   std::map<Attribute, Value*> latest_;  // what was assigned at the top level
+  std::map<TensorKey, const AttributeSlot*> weights_;
   std::map<TensorKey, Value*> slot_of_tensor_;
   std::vector<AttributeSlot> slots_;
   std::vector<Node*> done_;
@@ -244,8 +286,17 @@ std::map<const c10::ivalue::Object*, std::string> paths_of_submodules(const torc
   return paths;
 }
 
-std::vector<AttributeSlot> slots_for_attributes(const std::shared_ptr<Graph>& graph, const torch::jit::Module& module) {
-  return AttributePass(graph, module).run();
+std::vector<AttributeSlot> weights_of(const torch::jit::Module& module) {
+  std::vector<AttributeSlot> weights;
+  std::set<const c10::ivalue::Object*> seen;
+  std::set<TensorKey> known;
+  add_weights(module._ivalue(), "", seen, known, weights);
+  return weights;
+}
+
+std::vector<AttributeSlot> slots_for_attributes(const std::shared_ptr<Graph>& graph, const torch::jit::Module& module,
+                                                const std::vector<AttributeSlot>& weights) {
+  return AttributePass(graph, module, weights).run();
 }
 
 void slots_for_constants(const std::shared_ptr<Graph>& graph, std::vector<AttributeSlot>& slots) {

@@ -127,7 +127,9 @@ class Unpacker {
   }
 
   IValue value(const TypePtr& type) {
-    switch (read()) {
+    const std::int64_t tag = read();
+    if (!fits(tag, *plain(type))) refuse();
+    switch (tag) {
       case kNone:
         return {};
       case kTensor:
@@ -179,6 +181,36 @@ class Unpacker {
     return size;
   }
 
+  // Nothing fits everything: it is also what a branch that has returned early leaves behind.
+  static bool fits(std::int64_t tag, const c10::Type& type) {
+    switch (type.kind()) {
+      case TypeKind::NumberType:
+        return tag == kInt || tag == kDouble || tag == kComplex || tag == kNone;
+      case TypeKind::TensorType:
+        return tag == kTensor || tag == kNone;
+      case TypeKind::IntType:
+        return tag == kInt || tag == kNone;
+      case TypeKind::FloatType:
+        return tag == kDouble || tag == kNone;
+      case TypeKind::BoolType:
+        return tag == kBool || tag == kNone;
+      case TypeKind::StringType:
+        return tag == kText || tag == kNone;
+      case TypeKind::DeviceObjType:
+        return tag == kDevice || tag == kNone;
+      case TypeKind::ComplexType:
+        return tag == kComplex || tag == kNone;
+      case TypeKind::ListType:
+        return tag == kList || tag == kNone;
+      case TypeKind::TupleType:
+        return tag == kTuple || tag == kNone;
+      case TypeKind::DictType:
+        return tag == kDict || tag == kNone;
+      default:
+        return tag == kNone;
+    }
+  }
+
   // Without what makes it optional.
   static TypePtr plain(const TypePtr& type) {
     return type->kind() == TypeKind::OptionalType ? type->expectRef<c10::OptionalType>().getElementType() : type;
@@ -204,7 +236,6 @@ class Unpacker {
   }
 
   IValue list(const TypePtr& type) {
-    if (type->kind() != TypeKind::ListType) refuse();
     const TypePtr element = type->expectRef<c10::ListType>().getElementType();
     c10::impl::GenericList values(element);
     for (std::int64_t left = size(); left > 0; --left) values.push_back(value(element));
@@ -212,7 +243,6 @@ class Unpacker {
   }
 
   IValue tuple(const TypePtr& type) {
-    if (type->kind() != TypeKind::TupleType) refuse();
     const auto tuple_type = type->expect<c10::TupleType>();
     if (size() != static_cast<std::int64_t>(tuple_type->elements().size())) refuse();
     std::vector<IValue> values;
@@ -222,7 +252,6 @@ class Unpacker {
   }
 
   IValue dict(const TypePtr& type) {
-    if (type->kind() != TypeKind::DictType) refuse();
     const auto& dict_type = type->expectRef<c10::DictType>();
     c10::impl::GenericDict values(dict_type.getKeyType(), dict_type.getValueType());
     for (std::int64_t left = size(); left > 0; --left) {

@@ -1,6 +1,7 @@
 // Script chain: a flat graph, cut at given places, as a chain of layers.
 #pragma once
 
+#include <cstdint>
 #include <vector>
 
 #include "gpipe/model/layer_chain.h"
@@ -9,7 +10,9 @@
 
 namespace gpipe::detail {
 
-// `cuts` are the first nodes of all layers but the first, in ascending order. REQUIRES: they are allowed.
-LayerChain script_chain(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts);
+// `cuts` are the first nodes of all layers but the first, in ascending order. Parameters that several layers use are tied
+// if they have more than `most_shared_bytes`. REQUIRES: the cuts are allowed.
+LayerChain script_chain(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts,
+                        std::int64_t most_shared_bytes);
 
 }  // namespace gpipe::detail

@@ -2,13 +2,18 @@
 
 #include <ATen/ATen.h>
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <exception>
 #include <iterator>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/model/memory_account.h"
+#include "gpipe/model/no_init_scope.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/torchscript/packed_values.h"
 #include "gpipe/torchscript/script_error.h"
@@ -69,14 +74,19 @@ torch::nn::Module& ScriptLayer::scope(const std::string& path) {
 
 void ScriptLayer::bind(const AttributeSlot& slot) {
   torch::nn::Module& module = scope(slot.scope);
+  // What is built for the Meta device is moved there in place, and the original must stay where it is.
+  const bool is_original = !slot.is_tied_user && !NoInitScope::is_open();
+  const at::Tensor tensor = is_original || !slot.tensor.defined()
+                                ? slot.tensor
+                                : slot.tensor.detach().requires_grad_(slot.tensor.requires_grad());
   BoundSlot bound;
-  bound.value = slot.tensor;
+  bound.value = tensor;
   switch (slot.kind) {
     case AttributeSlot::Kind::kParameter:
-      module.register_parameter(slot.key, slot.tensor, slot.tensor.requires_grad());
+      module.register_parameter(slot.key, tensor, tensor.requires_grad());
       break;
     case AttributeSlot::Kind::kBuffer:
-      module.register_buffer(slot.key, slot.tensor);
+      module.register_buffer(slot.key, tensor);
       break;
     case AttributeSlot::Kind::kConstant:
       bound.follows_inputs = true;
@@ -117,8 +127,9 @@ std::vector<IValue> ScriptLayer::take(Tensors tensors) {
   const std::size_t num_direct = program_->num_direct_in;
   const bool is_packed = !program_->packed_in.empty();
   if (tensors.size() < num_direct || (!is_packed && tensors.size() > num_direct)) {
-    throw InvalidArgument(
-        fmt::format("layer \"{}\" takes {} tensors, got {}", program_->name, num_direct, tensors.size()));
+    throw InvalidArgument(fmt::format(
+        "layer \"{}\" takes {} tensors{}, got {}", program_->name, num_direct,
+        program_->inputs.empty() ? "" : fmt::format(" ({})", fmt::join(program_->inputs, ", ")), tensors.size()));
   }
   std::vector<IValue> values(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(num_direct));
   if (is_packed) {
@@ -153,11 +164,13 @@ Tensors ScriptLayer::give_result(const IValue& result) const {
 }
 
 void ScriptLayer::run(std::vector<IValue>& stack) const {
+  take_last_refusal();
   try {
     torch::jit::InterpreterState(program_->code).run(stack);
-  } catch (const Error&) {
-    throw;
   } catch (const std::exception& error) {
+    // The interpreter has made another exception of what an operation has thrown.
+    const std::optional<OutOfMemoryError> refusal = take_last_refusal();
+    if (refusal && std::string_view(error.what()).find(refusal->what()) != std::string_view::npos) throw *refusal;
     throw InvalidArgument(script_error(error.what()));
   }
 }
