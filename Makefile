@@ -12,9 +12,9 @@ JOBS = $(or $(patsubst -j%,%,$(filter -j%,$(MAKEFLAGS))),$(shell nproc))
 # A goal starts tools that use all cores, in a tree they do not share: `make -j` applies to the tools, not to the goals.
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help build test demo demo-schedules demo-translate experiments bench bench-peers-deps bench-instructions
+.PHONY: zoo help build test demo demo-schedules demo-translate experiments bench bench-peers-deps bench-instructions
 .PHONY: sanitize sanitize-torch tsan fuzz fuzz-checkpoints soak-checkpoints format lint docs clean test-torch2
-.PHONY: core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps bench-deps peers-deps
+.PHONY: core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps bench-deps peers-deps zoo-deps
 
 CTEST = ctest --output-on-failure --no-tests=error --parallel $(JOBS)
 
@@ -56,6 +56,10 @@ bench: build ## build and run the benchmarks: `gpipe bench`, then those of singl
 	@cmake --build build --target bench
 
 bench-peers-deps: peers-deps ## install what `gpipe bench` compares with
+
+zoo: zoo-deps build/build.ninja ## check and measure networks of torchvision, timm and Hugging Face cut into pieces, about an hour
+	@cmake --build build --parallel $(JOBS) --target zoo_check torchscript_benchmark
+	@scripts/zoo
 
 bench-instructions: bench-deps build/build.ninja ## check by callgrind that a step takes no more instructions
 	@cmake build >/dev/null
@@ -125,7 +129,7 @@ build/fuzz/build.ninja: | core-deps fuzz-deps
 	  -DCMAKE_CXX_COMPILER=clang++ -DGPIPE_SANITIZE=ON -DGPIPE_BUILD_FUZZERS=ON -DGPIPE_BUILD_TESTS=OFF \
 	  -DGPIPE_BUILD_TORCH=OFF -DGPIPE_BUILD_DATA=OFF -DGPIPE_BUILD_CLI=OFF -DGPIPE_BUILD_BENCHMARKS=OFF -DGPIPE_INSTALL=OFF
 
-core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps bench-deps peers-deps:
+core-deps data-deps torch-deps lint-deps docs-deps fuzz-deps processes-deps bench-deps peers-deps zoo-deps:
 ifneq ($(DEPS),no)
 	@scripts/install-deps $(@:-deps=)
 endif

@@ -25,6 +25,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/micro_batch.cpp
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp
+  gpipe/model/open_module.cpp
   gpipe/model/optimizer_slots.cpp
   gpipe/model/update_in_blocks.cpp
   gpipe/model/profiler.cpp
@@ -32,6 +33,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/skip_tracer.cpp
   gpipe/model/split_backward.cpp
   gpipe/model/tie.cpp
+  gpipe/model/weight_names.cpp
   gpipe/checkpoint/checkpoint.cpp
   gpipe/checkpoint/checkpoint_files.cpp
   gpipe/checkpoint/checkpoint_ranks.cpp
@@ -70,6 +72,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/group/step_report.cpp
   gpipe/execute/group/tied_values.cpp
   gpipe/execute/model/model.cpp
+  gpipe/execute/model/scope_tree.cpp
   gpipe/execute/pipeline.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp
@@ -98,6 +101,23 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/inspect_model.cpp
   gpipe/checkpoint/model_place.cpp
   gpipe/model/autocast_scope.cpp
+  gpipe/torchscript/assigned_attribute.cpp
+  gpipe/torchscript/cut_rules.cpp
+  gpipe/torchscript/flat_graph.cpp
+  gpipe/torchscript/from_torchscript.cpp
+  gpipe/torchscript/graph_aliases.cpp
+  gpipe/torchscript/graph_walk.cpp
+  gpipe/torchscript/layer_choice.cpp
+  gpipe/torchscript/layer_program.cpp
+  gpipe/torchscript/model_inputs.cpp
+  gpipe/torchscript/module_attributes.cpp
+  gpipe/torchscript/operation_weights.cpp
+  gpipe/torchscript/packed_values.cpp
+  gpipe/torchscript/script_chain.cpp
+  gpipe/torchscript/script_error.cpp
+  gpipe/torchscript/script_layer.cpp
+  gpipe/torchscript/script_layer_names.cpp
+  gpipe/torchscript/unused_draws.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
 if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)

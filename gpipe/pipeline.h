@@ -24,3 +24,4 @@
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/schedule.h"
+#include "gpipe/torchscript/from_torchscript.h"

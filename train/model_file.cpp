@@ -6,11 +6,12 @@
 #include <algorithm>
 #include <charconv>
 #include <new>
-#include <set>
 
+#include "cli/command.h"
 #include "cli/files.h"
 #include "cli/quantity.h"
 #include "train/checkpoint_dir.h"
+#include "train/script_model.h"
 
 namespace gpipe::train {
 namespace {
@@ -22,12 +23,12 @@ constexpr const char* kRemedy = "name a file that gpipe train --save has written
 
 // Of a layer's parameters and buffers, without filling them; nothing if the system would not even give it the
 // addresses.
-std::optional<std::int64_t> num_elements(const LayerChain& chain, int layer, const std::set<std::string>& tied) {
+std::optional<std::int64_t> num_elements(const LayerChain& chain, int layer) {
   try {
     const Layer built = chain.build(layer, /*seed=*/0);
     std::int64_t count = 0;
     for (const auto& parameter : built.module->named_parameters()) {
-      if (tied.count(chain.name(layer) + "." + parameter.key()) == 0) count += parameter.value().numel();
+      if (!chain.is_tied_user(layer, chain.scope(layer) + parameter.key())) count += parameter.value().numel();
     }
     for (const at::Tensor& buffer : built.module->buffers()) count += buffer.numel();
     return count;
@@ -94,15 +95,20 @@ void ModelFile::require_task(const std::string& task, const std::string& command
                                     path_, text("gpipe.task"), command, task));
 }
 
+void ModelFile::require_script(const std::string& torchscript) const {
+  const std::string* const model = find("gpipe.model");
+  if (!torchscript.empty() || model == nullptr || *model != kScriptModel) return;
+  throw cli::UsageError(fmt::format("{} holds the weights of a TorchScript model, but not the model", path_),
+                        "add --torchscript FILE, what it was trained from");
+}
+
 void ModelFile::check_size(const LayerChain& chain) const {
   std::int64_t num_held = 0;
   for (const auto& [name, tensor] : content_.tensors) num_held += tensor.numel();
-  std::set<std::string> tied;
-  for (const TieNames& tie : chain.ties()) tied.insert(tie.user);
   const NoInitScope scope;
   std::int64_t num_needed = 0;
   for (int layer = 0; layer < chain.size(); ++layer) {
-    const std::optional<std::int64_t> count = num_elements(chain, layer, tied);
+    const std::optional<std::int64_t> count = num_elements(chain, layer);
     if (count) num_needed += *count;
     if (count && num_needed <= std::max(num_held, kFewElements)) continue;
     throw CheckpointError(

@@ -4,6 +4,8 @@
 #include <string_view>
 
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/execute/engine/engine.h"
+#include "gpipe/model/weight_names.h"
 
 namespace gpipe::detail {
 
@@ -19,15 +21,14 @@ LayerNames::LayerNames(const PipelineImpl& pipeline) : pipeline_(pipeline) {
     stage_of_layer_.insert(stage_of_layer_.end(), static_cast<std::size_t>(layers_per_stage[stage]), stage);
   }
   stage_of_layer_.resize(static_cast<std::size_t>(pipeline.num_layers()));
-  for (int layer = 0; layer < pipeline.num_layers(); ++layer) layers_[pipeline.layer_name(layer)] = layer;
 }
 
 int LayerNames::layer_of(const std::string& name) const {
-  for (std::size_t dot = name.find('.'); dot != std::string::npos; dot = name.find('.', dot + 1)) {
-    const auto found = layers_.find(name.substr(0, dot));
-    if (found != layers_.end()) return found->second;
-  }
-  return pipeline_.num_layers();
+  const WeightNames& names = pipeline_.engine().model().weight_names();
+  int layer = names.layer_of(name);
+  const std::size_t slash = name.rfind('/');
+  if (layer == WeightNames::kNoLayer && slash != std::string::npos) layer = names.layer_of(name.substr(0, slash));
+  return layer == WeightNames::kNoLayer ? pipeline_.num_layers() : layer;
 }
 
 int LayerNames::stage_of(const std::string& name) const {

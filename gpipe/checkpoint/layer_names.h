@@ -1,8 +1,8 @@
 // What the name of a weight says: which layer, and so which stage and which rank, it belongs to.
 #pragma once
 
-#include <map>
 #include <string>
+#include <vector>
 
 #include "gpipe/execute/pipeline.h"
 
@@ -18,7 +18,8 @@ class LayerNames {
 
   // 1 before there are stages.
   int num_stages() const { return num_stages_; }
-  // The layer that the name begins with; their number if there is none.
+  // The layer that has the weight of that name, or the weight of a slot, "conv.weight/exp_avg"; their number if there is
+  // none.
   int layer_of(const std::string& name) const;
   // Of that layer; stage 0 if there is none.
   int stage_of(const std::string& name) const;
@@ -29,7 +30,6 @@ class LayerNames {
 
  private:
   const PipelineImpl& pipeline_;
-  std::map<std::string, int> layers_;
   std::vector<int> stage_of_layer_;
   int num_stages_ = 1;
 };

@@ -158,7 +158,8 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
   own.add("tensors", tensors);
 
   const detail::LayerNames layers(*pipeline);
-  std::map<std::pair<bool, int>, NamedTensors> found;  // by whether they are parameters, and by layer
+  const detail::ScopeTree& scopes = pipeline->engine().model().scopes();
+  std::map<std::pair<bool, int>, NamedTensors> found;  // parameters before buffers; by place
   for (const detail::WireRecord& given : pipeline->engine().group().collect(own)) {
     detail::WireReader reader(given, "these are not weights of a rank");
     const std::size_t count = reader.num_rows({"names", "tensors"});
@@ -168,14 +169,14 @@ NamedTensors gather_weights(const Pipeline& pipeline) {
     reader.finish();
     for (std::size_t index = 0; index < count; ++index) {
       const bool is_parameter = index < static_cast<std::size_t>(num_parameters);
-      found[{is_parameter, layers.layer_of(of_rank[index])}].emplace_back(of_rank[index], values[index]);
+      const int layer = layers.layer_of(of_rank[index]);
+      const int place = layer < pipeline->num_layers() ? scopes.place_of(layer, of_rank[index]) : scopes.num_places();
+      found[{!is_parameter, place}].emplace_back(of_rank[index], values[index]);
     }
   }
   NamedTensors weights;
-  for (const bool is_parameter : {true, false}) {
-    for (const int layer : pipeline->engine().model().registration_order()) {
-      for (auto& weight : found[{is_parameter, layer}]) weights.push_back(std::move(weight));
-    }
+  for (auto& [place, of_place] : found) {
+    for (auto& weight : of_place) weights.push_back(std::move(weight));
   }
   return weights;
 }

@@ -94,6 +94,11 @@ void PipelineImpl::pretty_print(std::ostream& stream) const {
                         options_.num_micro_batches(), options_.custom_schedule() ? "custom" : options_.schedule());
 }
 
+void PipelineImpl::train(bool on) {
+  Module::train(on);
+  engine_->model().train_parts(on);
+}
+
 void PipelineImpl::to(torch::Device device, torch::Dtype dtype, bool non_blocking) {
   check_device(device);
   Module::to(dtype, non_blocking);

@@ -138,6 +138,8 @@ class PipelineImpl : public torch::nn::Module {
   // A pipeline has threads, or processes, of its own: throws InvalidArgument, which says what to do instead.
   std::shared_ptr<torch::nn::Module> clone(const c10::optional<torch::Device>& device = c10::nullopt) const override;
   void pretty_print(std::ostream& stream) const override;
+  // Reaches the modules of parts, too (see LayerChain::add_part).
+  void train(bool on = true) override;
 
   // A pipeline is placed when it is made: throws InvalidArgument, unless nothing would move. Casts are fine.
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
@@ -145,7 +147,7 @@ class PipelineImpl : public torch::nn::Module {
   void to(torch::Device device, bool non_blocking = false) override;
 
   int num_layers() const;
-  // What the names of its parameters and buffers begin with.
+  // What the names of its parameters and buffers begin with, unless it is a part.
   const std::string& layer_name(int layer) const;
   // Empty before the first step if it is found by profiling.
   const std::vector<int>& layers_per_stage() const;

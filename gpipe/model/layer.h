@@ -28,6 +28,9 @@ struct ChainLayer {
   int index = 0;
   std::string name;
   Layer layer;
+  // What the names of its parameters and buffers begin with in the model, "layer1.0."; empty for a part, whose own names
+  // are those of the model.
+  std::string scope = {};
 };
 
 namespace detail {

@@ -8,6 +8,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -37,10 +38,22 @@ inline constexpr bool kIsBuiltModule = IsHolder<T>::value || IsModulePointer<T>:
 
 }  // namespace detail
 
-// Two parameters by their names in the model, "embedding.weight"; `user` takes the values of `owner`.
+// A parameter by its name in the model, "embedding.weight". Where several parts have one of that name, such as a weight
+// that the model uses twice, `layer` says whose.
+struct TiedWeight {
+  TiedWeight(const char* weight_name) : name(weight_name) {}             // NOLINT(google-explicit-constructor)
+  TiedWeight(std::string weight_name) : name(std::move(weight_name)) {}  // NOLINT(google-explicit-constructor)
+  TiedWeight(std::string layer_name, std::string weight_name)
+      : layer(std::move(layer_name)), name(std::move(weight_name)) {}
+
+  std::string layer;  // empty: the one that has it
+  std::string name;
+};
+
+// `user` takes the values of `owner`.
 struct TieNames {
-  std::string owner;
-  std::string user;
+  TiedWeight owner;
+  TiedWeight user;
 };
 
 // Adding a layer stores its constructor call; `build` makes it, in a random stream that is a function of (seed, name):
@@ -97,34 +110,70 @@ class LayerChain {
     return *this;
   }
 
+  // A layer that is a part of a larger module which somebody else wrote: what is in `module` has the names of the larger
+  // one, "layer1.0.bn1.weight", and so has the pipeline. Several parts may have parameters in one submodule; the
+  // pipeline has that submodule once, with all of them, and switches theirs when it is switched between training and
+  // evaluation. `name` is for messages, profiles and plans only. A name of a parameter is in one part, or in others only
+  // as users of a tie. Throws as add does for the name and the module.
+  template <typename Built, std::enable_if_t<detail::kIsBuiltModule<Built>, int> = 0>
+  LayerChain& add_part(const std::string& name, const Built& module) {
+    if constexpr (detail::IsHolder<Built>::value) {
+      return add_built_part(name, module.is_empty() ? nullptr : module.ptr(), [&] { return make_layer(module.ptr()); });
+    } else {
+      return add_built_part(name, module, [&] { return make_layer(module); });
+    }
+  }
+  // The same, built where it is needed. `weight_names` are those of all parameters and buffers that it will have, so
+  // that every process knows them; names_of_weights gives them.
+  LayerChain& add_part(const std::string& name, std::vector<std::string> weight_names, std::function<Layer()> build);
+
   // Two parameters become one: `user` takes the values and the memory of `owner`, is no longer a parameter of its own,
   // and its gradients are added to the owner's. Names are those of the model: tie("embedding.weight", "head.weight").
-  // They are checked when the pipeline is made.
-  LayerChain& tie(const std::string& owner, const std::string& user);
+  // A weight that two parts have under one name needs the names of the parts, too: tie({"part 1", "shared.weight"},
+  // {"part 4", "shared.weight"}). They are checked when the pipeline is made.
+  LayerChain& tie(const TiedWeight& owner, const TiedWeight& user);
   const std::vector<TieNames>& ties() const { return ties_; }
+  // Whether the parameter of that layer is the user of a tie; `weight_name` is its name in the model.
+  bool is_tied_user(int layer, const std::string& weight_name) const;
 
   // The skips of the layer are in a namespace (see SkipNamespace): layers of the same one share their names.
   LayerChain& isolate(const std::string& layer, const std::string& skip_namespace);
 
   int size() const { return static_cast<int>(layers_.size()); }
   const std::string& name(int layer) const { return layers_[layer].name; }
+  // What the names of the layer's parameters and buffers begin with in the model: its name and a dot, nothing for a part.
+  std::string scope(int layer) const { return layers_[layer].is_part ? "" : layers_[layer].name + "."; }
+  bool is_part(int layer) const { return layers_[layer].is_part; }
+  // Of a part: the names of its parameters and buffers. Nothing for other layers, whose names are not known before they
+  // are built.
+  const std::vector<std::string>& weight_names(int layer) const { return layers_[layer].weight_names; }
   Layer build(int layer, std::uint64_t seed) const;
   // Whether it was there before, as those of a Sequential: then `build` costs nothing, and the seed changes nothing.
   bool is_built(int layer) const { return layers_[layer].is_built; }
 
  private:
-  LayerChain& add_layer(const std::string& name, std::function<Layer()> build);
-  LayerChain& add_built(const std::string& name, bool has_module, const std::function<Layer()>& make);
-
   struct Entry {
     std::string name;
     std::function<Layer()> build;
-    std::string skip_namespace;
+    std::string skip_namespace = {};
     bool is_built = false;
+    bool is_part = false;
+    std::vector<std::string> weight_names = {};  // of a part
   };
+
+  LayerChain& add_entry(Entry entry);
+  LayerChain& add_layer(const std::string& name, std::function<Layer()> build);
+  LayerChain& add_built(const std::string& name, bool has_module, const std::function<Layer()>& make);
+  LayerChain& add_built_part(const std::string& name, const std::shared_ptr<torch::nn::Module>& module,
+                             const std::function<Layer()>& make);
+
   std::vector<Entry> layers_;
   std::map<std::string, int> layer_of_name_;
+  std::set<std::string> scopes_;  // the names of the layers that are no parts
   std::vector<TieNames> ties_;
 };
+
+// The names of the module's parameters and buffers: module by module, the parameters of each before its buffers.
+std::vector<std::string> names_of_weights(const torch::nn::Module& module);
 
 }  // namespace gpipe

@@ -216,11 +216,19 @@ void AccountingAllocator::transfer(const at::Tensor& tensor, const std::shared_p
   if (from != nullptr) from->counter().release(moved.bytes);
 }
 
+namespace {
+
+thread_local std::optional<OutOfMemoryError> last_refusal;
+
+}  // namespace
+
+std::optional<OutOfMemoryError> take_last_refusal() { return std::exchange(last_refusal, std::nullopt); }
+
 std::int64_t MemoryCounter::reserve(std::int64_t bytes) {
   if (limit_bytes_ == 0) return live_bytes_ += bytes;
   std::int64_t live = live_bytes_;
   do {
-    if (bytes > limit_bytes_ - live) throw OutOfMemoryError(name_, bytes, live, limit_bytes_);
+    if (bytes > limit_bytes_ - live) throw *(last_refusal = OutOfMemoryError(name_, bytes, live, limit_bytes_));
   } while (!live_bytes_.compare_exchange_weak(live, live + bytes));
   return live + bytes;
 }

@@ -6,8 +6,11 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
+
+#include "gpipe/error.h"
 
 namespace gpipe {
 
@@ -39,6 +42,10 @@ class MemoryCounter {
   std::atomic<std::int64_t> live_bytes_{0};
   std::atomic<std::int64_t> peak_bytes_{0};
 };
+
+// What this thread's allocations were last refused with, once. For those who call what turns exceptions into others, as
+// TorchScript's interpreter does.
+std::optional<OutOfMemoryError> take_last_refusal();
 
 }  // namespace detail
 

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kMinElements = 65536;
 
-thread_local bool is_open = false;
+thread_local bool any_is_open = false;
 
 void fill_or_not(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
   if (detail::leave_unfilled(op, stack)) return;
@@ -35,12 +35,14 @@ c10::DispatchKeySet registered_key() {
 
 }  // namespace
 
-NoInitScope::NoInitScope() : outer_(is_open), guard_(registered_key()) { is_open = true; }
+NoInitScope::NoInitScope() : outer_(any_is_open), guard_(registered_key()) { any_is_open = true; }
 
-NoInitScope::~NoInitScope() { is_open = outer_; }
+NoInitScope::~NoInitScope() { any_is_open = outer_; }
+
+bool NoInitScope::is_open() { return any_is_open; }
 
 bool detail::leave_unfilled(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  if (!is_open || op.schema().name().back() != '_') return false;
+  if (!any_is_open || op.schema().name().back() != '_') return false;
   const std::size_t num_arguments = op.schema().arguments().size();
   const c10::IValue self = (*stack)[stack->size() - num_arguments];
   if (!self.isTensor() || !self.toTensor().defined() || self.toTensor().numel() < kMinElements) return false;

@@ -20,6 +20,9 @@ class NoInitScope {
   NoInitScope(const NoInitScope&) = delete;
   NoInitScope& operator=(const NoInitScope&) = delete;
 
+  // Whether this thread has one open.
+  static bool is_open();
+
  private:
   const bool outer_;
   c10::impl::IncludeDispatchKeyGuard guard_;

@@ -1,23 +1,19 @@
 #include "gpipe/model/num_parameters.h"
 
 #include <numeric>
-#include <set>
-#include <string>
 
 #include "gpipe/model/no_init_scope.h"
 
 namespace gpipe {
 
 std::vector<std::int64_t> num_parameters_by_layer(const LayerChain& chain) {
-  std::set<std::string> tied;
-  for (const TieNames& tie : chain.ties()) tied.insert(tie.user);
   const NoInitScope scope;
   std::vector<std::int64_t> counts;
   for (int layer = 0; layer < chain.size(); ++layer) {
     counts.push_back(0);
     const Layer built = chain.build(layer, /*seed=*/0);
     for (const auto& parameter : built.module->named_parameters()) {
-      if (tied.count(chain.name(layer) + "." + parameter.key()) == 0) counts.back() += parameter.value().numel();
+      if (!chain.is_tied_user(layer, chain.scope(layer) + parameter.key())) counts.back() += parameter.value().numel();
     }
   }
   return counts;

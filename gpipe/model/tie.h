@@ -32,11 +32,10 @@ struct Tie {
   std::vector<Use> users;  // in the order of the layers
 };
 
-// Binds the parameters in the layers, which have the given names; those whose module is null are of other processes.
-// Throws InvalidArgument, before anything is changed, for a name that no layer has, parameters of different shapes or
-// types, and a parameter tied to itself or to two owners.
-std::vector<Tie> bind_ties(const std::vector<TieNames>& names, const std::vector<std::string>& layer_names,
-                           const std::vector<Layer>& layers);
+// Binds the chain's ties in its layers; those whose module is null are of other processes. Throws InvalidArgument,
+// before anything is changed, for a name that no layer or more than one has, parameters of different shapes or types,
+// and a parameter tied to itself or to two owners; and as WeightNames does.
+std::vector<Tie> bind_ties(const LayerChain& chain, const std::vector<Layer>& layers);
 
 // Makes the users parameters of their modules again, with memory of their own.
 void untie(const Tie& tie);
@@ -62,6 +61,6 @@ struct OwnedTie {
 };
 
 // Throws InvalidArgument if two layers hold the very same parameter or buffer: threads would race for it.
-void check_not_shared(const std::vector<std::string>& layer_names, const std::vector<Layer>& layers);
+void check_not_shared(const LayerChain& chain, const std::vector<Layer>& layers);
 
 }  // namespace gpipe::detail

@@ -29,16 +29,22 @@ class PlainChain {
   // replicas has a share of the samples, which is cut into that many micro-batches.
   PlainChain(const LayerChain& chain, const PipelineOptions& options, int num_replicas = 1)
       : options_(options), num_replicas_(num_replicas) {
-    std::vector<std::string> names;
+    for (int layer = 0; layer < chain.size(); ++layer) layers_.push_back(chain.build(layer, options.seed()));
+    ties_ = detail::bind_ties(chain, layers_);
     for (int layer = 0; layer < chain.size(); ++layer) {
-      layers_.push_back(chain.build(layer, options.seed()));
-      names.push_back(chain.name(layer));
-      register_nested(model_, names.back(), layers_.back().module);
+      if (chain.is_part(layer)) {
+        register_part(model_, *layers_[layer].module);
+      } else {
+        register_nested(model_, chain.name(layer), layers_[layer].module);
+      }
     }
-    ties_ = detail::bind_ties(chain.ties(), names, layers_);
   }
 
   torch::nn::Module& model() { return model_; }
+  // Of all layers; model() has those of parts only as tensors.
+  void train(bool on) const {
+    for (const Layer& layer : layers_) layer.module->train(on);
+  }
 
   Tensors forward(Tensors tensors, LayerRun run) const {
     run.seed = options_.seed();
@@ -67,8 +73,10 @@ class PlainChain {
       run_replicas(inputs, targets, loss, step);
     }
     if (!step.earlier.empty()) add_earlier_grads(step);
-    for (const auto& module : model_.modules(/*include_self=*/false)) {
-      if (auto* listener = dynamic_cast<StepListener*>(module.get())) listener->end_step();
+    for (const Layer& layer : layers_) {
+      for (const auto& module : layer.module->modules(/*include_self=*/true)) {
+        if (auto* listener = dynamic_cast<StepListener*>(module.get())) listener->end_step();
+      }
     }
     return step.weight > 0 ? step.loss / step.weight : step.loss;
   }
@@ -97,6 +105,21 @@ class PlainChain {
     const auto child = children.contains(outer) ? children[outer]
                                                 : parent.register_module(outer, std::make_shared<torch::nn::Module>());
     register_nested(*child, name.substr(dot + 1), module);
+  }
+
+  // The tensors of a part under their names, in modules of which there is one for all parts.
+  static void register_part(torch::nn::Module& into, const torch::nn::Module& part) {
+    for (const auto& item : part.named_parameters(/*recurse=*/false)) {
+      into.register_parameter(item.key(), item.value(), item.value().requires_grad());
+    }
+    for (const auto& item : part.named_buffers(/*recurse=*/false)) into.register_buffer(item.key(), item.value());
+    for (const auto& item : part.named_children()) {
+      const auto children = into.named_children();
+      const auto child = children.contains(item.key())
+                             ? children[item.key()]
+                             : into.register_module(item.key(), std::make_shared<torch::nn::Module>());
+      register_part(*child, *item.value());
+    }
   }
 
   static Tensors take_grads(Step& step) {

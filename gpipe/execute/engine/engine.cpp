@@ -72,7 +72,7 @@ void Engine::make(torch::nn::Module& face, const LayerChain& chain, Fingerprint*
     const Fingerprint shapes = model_->shapes([&](int layer) { return !cut_.is_made() || chain.is_built(layer); });
     fingerprint->insert(fingerprint->end(), shapes.begin(), shapes.end());
   }
-  model_->bind_ties(chain.ties());  // last, because it changes the layers
+  model_->bind_ties(chain);  // last, because it changes the layers
   if (cut_.is_made()) make_split();
 }
 
@@ -143,8 +143,14 @@ Fingerprint Engine::describe(const LayerChain& chain) const {
   add("check_loss", options_.check_loss());
   add("measure_memory", options_.measure_memory());
   add("memory_limit_bytes", options_.memory_limit_bytes());
-  for (int layer = 0; layer < chain.size(); ++layer) add(fmt::format("layer {}", layer), chain.name(layer));
-  for (const TieNames& tie : chain.ties()) add("tie", fmt::format("{} = {}", tie.user, tie.owner));
+  for (int layer = 0; layer < chain.size(); ++layer) {
+    add(fmt::format("layer {}", layer), chain.name(layer));
+    if (chain.is_part(layer))
+      add(fmt::format("part {}", layer), fmt::format("{}", fmt::join(chain.weight_names(layer), ", ")));
+  }
+  for (const TieNames& tie : chain.ties()) {
+    add("tie", fmt::format("{} {} = {} {}", tie.user.layer, tie.user.name, tie.owner.layer, tie.owner.name));
+  }
   return entries;
 }
 

@@ -15,37 +15,6 @@
 namespace gpipe::detail {
 namespace {
 
-// "layer1.0.conv1" becomes the child "conv1" of the child "0" of the child "layer1" of `parent`.
-void register_nested(torch::nn::Module& parent, const std::string& name, std::shared_ptr<torch::nn::Module> module) {
-  const std::size_t dot = name.find('.');
-  if (dot == std::string::npos) {
-    parent.register_module(name, std::move(module));
-    return;
-  }
-  const std::string outer = name.substr(0, dot);
-  const auto children = parent.named_children();
-  const auto* existing = children.find(outer);
-  const auto child =
-      existing != nullptr ? *existing : parent.register_module(outer, std::make_shared<torch::nn::Module>());
-  register_nested(*child, name.substr(dot + 1), std::move(module));
-}
-
-std::vector<int> find_registration_order(const std::vector<ChainLayer>& layers) {
-  torch::nn::Module all;
-  std::map<const torch::nn::Module*, int> layer_of;
-  for (const ChainLayer& layer : layers) {
-    const auto stand_in = std::make_shared<torch::nn::Module>();
-    layer_of[stand_in.get()] = layer.index;
-    register_nested(all, layer.name, stand_in);
-  }
-  std::vector<int> order;
-  for (const auto& module : all.modules(/*include_self=*/false)) {
-    const auto found = layer_of.find(module.get());
-    if (found != layer_of.end()) order.push_back(found->second);
-  }
-  return order;
-}
-
 std::vector<Layer> layers_of(const std::vector<ChainLayer>& chain) {
   std::vector<Layer> layers;
   for (const ChainLayer& layer : chain) layers.push_back(layer.layer);
@@ -57,13 +26,12 @@ void empty(at::Tensor& tensor) { tensor.set_data(at::empty({0}, tensor.options()
 }  // namespace
 
 Model::Model(torch::nn::Module& face, const LayerChain& chain, std::uint64_t seed, const IsOwn& is_own, Sharing sharing)
-    : face_(face) {
+    : face_(face), weight_names_(chain), scopes_(chain, weight_names_) {
   for (int layer = 0; layer < chain.size(); ++layer) {
     const bool is_needed = is_own(layer) || chain.is_built(layer);
-    layers_.push_back({layer, chain.name(layer), is_needed ? chain.build(layer, seed) : Layer()});
+    layers_.push_back({layer, chain.name(layer), is_needed ? chain.build(layer, seed) : Layer(), chain.scope(layer)});
   }
-  if (sharing == Sharing::kRefused) check_not_shared(layer_names(), layers_of(layers_));
-  registration_order_ = find_registration_order(layers_);
+  if (sharing == Sharing::kRefused) check_not_shared(chain, layers_of(layers_));
   register_layers();
 }
 
@@ -72,14 +40,15 @@ Fingerprint Model::shapes(const IsOwn& is_wanted) const {
   for (const ChainLayer& layer : layers_) {
     if (!is_wanted(layer.index)) continue;
     for (const auto& parameter : layer.layer.module->named_parameters()) {
-      shapes.emplace_back(layer.name + "." + parameter.key(), describe_shape(parameter.value()));
+      shapes.emplace_back(layer.scope + parameter.key(), describe_shape(parameter.value()));
     }
   }
   return shapes;
 }
 
-void Model::bind_ties(const std::vector<TieNames>& names) {
-  ties_ = detail::bind_ties(names, layer_names(), layers_of(layers_));
+void Model::bind_ties(const LayerChain& chain) {
+  ties_ = detail::bind_ties(chain, layers_of(layers_));
+  if (!ties_.empty()) register_layers();
 }
 
 void Model::untie() {
@@ -124,12 +93,17 @@ std::vector<ChainLayer> Model::built_layers() const {
 }
 
 void Model::register_layers() {
-  for (const auto& child : face_.named_children()) face_.unregister_module(child.key());
   const std::vector<ChainLayer> built = built_layers();
-  for (const ChainLayer& layer : built) register_nested(face_, layer.name, layer.layer.module);
+  scopes_.register_in(face_, built);
   listeners_ = find_listeners(built);
   modes_ = ModuleModes(built);
   buffers_ = ChangingBuffers(built);
+}
+
+void Model::train_parts(bool on) const {
+  for (const ChainLayer& layer : layers_) {
+    if (layer.scope.empty() && layer.layer.module != nullptr) layer.layer.module->train(on);
+  }
 }
 
 BufferCopies Model::snapshot_buffers() {

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "gpipe/execute/model/scope_tree.h"
 #include "gpipe/model/changing_buffers.h"
 #include "gpipe/model/layer.h"
 #include "gpipe/model/layer_chain.h"
@@ -15,6 +16,7 @@
 #include "gpipe/model/module_modes.h"
 #include "gpipe/model/step_listener.h"
 #include "gpipe/model/tie.h"
+#include "gpipe/model/weight_names.h"
 #include "gpipe/transport/fingerprint.h"
 
 namespace gpipe::detail {
@@ -27,15 +29,15 @@ class Model {
   // Whether two layers may hold the very same parameter or buffer: not if several threads would change it.
   enum class Sharing { kAllowed, kRefused };
 
-  // Builds the layers of the chain that are this process's own, and registers them as children of `face`. Throws
-  // InvalidArgument for layers that share what they may not. REQUIRES: `face` outlives it.
+  // Builds the layers of the chain that are this process's own, and registers them in `face`, see Note [One tree of
+  // modules]. Throws InvalidArgument for layers that share what they may not. REQUIRES: `face` outlives it.
   Model(torch::nn::Module& face, const LayerChain& chain, std::uint64_t seed, const IsOwn& is_own, Sharing sharing);
 
   // The names and shapes of the parameters of the layers for which `is_wanted` holds.
   Fingerprint shapes(const IsOwn& is_wanted) const;
 
   // Throws as detail::bind_ties does.
-  void bind_ties(const std::vector<TieNames>& names);
+  void bind_ties(const LayerChain& chain);
   // Parameters that were tied are separate again, with the values they had in common.
   void untie();
   // Points tied weights at the same memory again, where a cast, a load or a move to a device has separated them.
@@ -49,14 +51,16 @@ class Model {
 
   int num_layers() const { return static_cast<int>(layers_.size()); }
   std::vector<std::string> layer_names() const;
-  // The order in which a module lists them that has all of them as children, some nested: "a.x", "b", "a.y" are listed
-  // as a.x, a.y, b: 0, 2, 1.
-  const std::vector<int>& registration_order() const { return registration_order_; }
+  // Of all layers, wherever they are built.
+  const WeightNames& weight_names() const { return weight_names_; }
+  const ScopeTree& scopes() const { return scopes_; }
   // All of them; those that other ranks run are not built.
   const std::vector<ChainLayer>& layers() const { return layers_; }
   std::vector<ChainLayer> built_layers() const;
   const std::vector<StepListener*>& listeners() const { return listeners_; }
 
+  // Switches the modules of parts between training and evaluation, where they have no module of their own in the face.
+  void train_parts(bool on) const;
   // The module that its layers are children of.
   const torch::nn::Module& face() const { return face_; }
   bool is_training() const { return face_.is_training(); }
@@ -70,8 +74,9 @@ class Model {
   void register_layers();
 
   torch::nn::Module& face_;
+  const WeightNames weight_names_;
+  const ScopeTree scopes_;
   std::vector<ChainLayer> layers_;
-  std::vector<int> registration_order_;
   std::vector<Tie> ties_;
   ModuleModes modes_{{}};
   ChangingBuffers buffers_{{}};

@@ -15,14 +15,15 @@
 namespace gpipe::detail {
 namespace {
 
-// The norm of a gradient of that layer.
+// The norm of the gradient of a weight at that place of the model, see ScopeTree.
 struct GradientNorm {
-  int layer = 0;
+  int place = 0;
   at::Tensor norm;
 };
 
 struct LayerGradient {
   int layer = 0;
+  int place = 0;
   at::Tensor grad;
 };
 
@@ -62,36 +63,37 @@ at::Tensor total_of(const Tensors& norms, double norm_type) {
 double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   const CallLock::Scope lock(engine.calls(), "clip_grad_norm_");
   const at::NoGradGuard no_grad;
+  const ScopeTree& scopes = engine.model().scopes();
   std::vector<LayerGradient> gradients;
   for (const ChainLayer& layer : engine.model().built_layers()) {
-    for (const at::Tensor& parameter : layer.layer.module->parameters()) {
-      if (parameter.grad().defined()) gradients.push_back({layer.index, parameter.grad().data()});
+    for (const auto& item : layer.layer.module->named_parameters()) {
+      const at::Tensor& grad = item.value().grad();
+      if (!grad.defined()) continue;
+      gradients.push_back({layer.index, scopes.place_of(layer.index, layer.scope + item.key()), grad.data()});
     }
   }
   std::vector<GradientNorm> own_norms(gradients.size());
   for_each_gradient(engine, gradients, [&](std::size_t index) {
-    own_norms[index] = {gradients[index].layer, on_host(norm_of(gradients[index].grad, norm_type))};
+    own_norms[index] = {gradients[index].place, on_host(norm_of(gradients[index].grad, norm_type))};
   });
-  const std::tuple columns(column("layers", &GradientNorm::layer, 0, engine.model().num_layers() - 1),
+  const std::tuple columns(column("places", &GradientNorm::place, 0, scopes.num_places()),
                            column("norms", &GradientNorm::norm));
   std::vector<WireRecord> by_rank(1);
   add_table(by_rank.front(), own_norms, columns);
   Group& group = engine.group();
   group.agree(
       engine.make_call("clip_grad_norm_"), [](StepCall&) {}, &by_rank);
-  std::map<int, Tensors> norms;  // by layer
+  std::map<int, Tensors> norms;  // by place
   // The other replicas have the same.
   const World& world = group.world();
   const auto first = by_rank.begin() + world.replica() * world.num_stages();
   for (auto given = first; given != first + world.num_stages(); ++given) {
     WireReader reader(*given, "these are not norms of gradients");
-    for (const auto& [layer, norm] : read_table<GradientNorm>(reader, columns)) norms[layer].push_back(norm);
+    for (const auto& [place, norm] : read_table<GradientNorm>(reader, columns)) norms[place].push_back(norm);
     reader.finish();
   }
   Tensors in_order;
-  for (const int layer : engine.model().registration_order()) {
-    in_order.insert(in_order.end(), norms[layer].begin(), norms[layer].end());
-  }
+  for (const auto& [place, of_place] : norms) in_order.insert(in_order.end(), of_place.begin(), of_place.end());
   if (in_order.empty()) return 0;
   const at::Tensor total = total_of(in_order, norm_type);
   const at::Tensor factor = (max_norm / (total + 1e-6)).clamp_max(1.0);

@@ -1,0 +1,18 @@
+// Script chain: a flat graph, cut at given places, as a chain of layers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "gpipe/model/layer_chain.h"
+#include "gpipe/torchscript/flat_graph.h"
+#include "gpipe/torchscript/graph_aliases.h"
+
+namespace gpipe::detail {
+
+// `cuts` are the first nodes of all layers but the first, in ascending order. Parameters that several layers use are tied
+// if they have more than `most_shared_bytes`. REQUIRES: the cuts are allowed.
+LayerChain script_chain(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts,
+                        std::int64_t most_shared_bytes);
+
+}  // namespace gpipe::detail

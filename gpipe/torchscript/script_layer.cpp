@@ -1,0 +1,178 @@
+#include "gpipe/torchscript/script_layer.h"
+
+#include <ATen/ATen.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <exception>
+#include <iterator>
+#include <optional>
+#include <string_view>
+#include <utility>
+
+#include "gpipe/error.h"
+#include "gpipe/model/memory_account.h"
+#include "gpipe/model/no_init_scope.h"
+#include "gpipe/model/skip.h"
+#include "gpipe/torchscript/packed_values.h"
+#include "gpipe/torchscript/script_error.h"
+
+namespace gpipe::detail {
+namespace {
+
+using c10::IValue;
+
+// Of the first tensor that is no skeleton.
+at::Device device_of(const std::vector<IValue>& values) {
+  for (const IValue& value : values) {
+    if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
+  }
+  return at::kCPU;
+}
+
+// What a branch that has returned early leaves behind is no tensor, and nothing reads it.
+at::Tensor tensor_of(IValue value) { return value.isTensor() ? std::move(value).toTensor() : at::Tensor(); }
+
+void add_tensors(const IValue& value, Tensors& tensors) {
+  if (value.isNone()) {
+    tensors.emplace_back();
+  } else if (value.isTensor()) {
+    tensors.push_back(value.toTensor());
+  } else if (value.isTuple()) {
+    for (const IValue& element : value.toTupleRef().elements()) add_tensors(element, tensors);
+  } else if (value.isGenericDict()) {
+    for (const auto& item : value.toGenericDict()) add_tensors(item.value(), tensors);
+  } else {
+    for (const IValue& element : value.toListRef()) add_tensors(element, tensors);
+  }
+}
+
+}  // namespace
+
+ScriptLayer::ScriptLayer(std::shared_ptr<const LayerProgram> program, const std::map<std::string, bool>& training)
+    : torch::nn::Module(program->name), program_(std::move(program)) {
+  for (const AttributeSlot& slot : program_->slots) bind(slot);
+  for (const AttributeSlot& slot : program_->unused) bind(slot);
+  slots_.resize(program_->slots.size());
+  set_modes(training);
+}
+
+torch::nn::Module& ScriptLayer::scope(const std::string& path) {
+  torch::nn::Module* module = this;
+  for (std::size_t begin = 0; begin < path.size();) {
+    const std::size_t dot = std::min(path.find('.', begin), path.size());
+    const std::string name = path.substr(begin, dot - begin);
+    const auto children = module->named_children();
+    const auto* const known = children.find(name);
+    module = known != nullptr ? known->get()
+                              : module->register_module(name, std::make_shared<torch::nn::Module>(name)).get();
+    begin = dot + 1;
+  }
+  return *module;
+}
+
+void ScriptLayer::bind(const AttributeSlot& slot) {
+  torch::nn::Module& module = scope(slot.scope);
+  // What is built for the Meta device is moved there in place, and the original must stay where it is.
+  const bool is_original = !slot.is_tied_user && !NoInitScope::is_open();
+  const at::Tensor tensor = is_original || !slot.tensor.defined()
+                                ? slot.tensor
+                                : slot.tensor.detach().requires_grad_(slot.tensor.requires_grad());
+  BoundSlot bound;
+  bound.value = tensor;
+  switch (slot.kind) {
+    case AttributeSlot::Kind::kParameter:
+      module.register_parameter(slot.key, tensor, tensor.requires_grad());
+      break;
+    case AttributeSlot::Kind::kBuffer:
+      module.register_buffer(slot.key, tensor);
+      break;
+    case AttributeSlot::Kind::kConstant:
+      bound.follows_inputs = true;
+      break;
+    case AttributeSlot::Kind::kTraining:
+      bound.mode = &module;
+      break;
+  }
+  slots_.push_back(std::move(bound));
+}
+
+void ScriptLayer::set_modes(const std::map<std::string, bool>& training) {
+  // From the outside in: a module's mode becomes that of all within.
+  const auto root = training.find("");
+  train(root == training.end() || root->second);
+  for (auto& module : named_modules("", /*include_self=*/false)) {
+    const auto mode = training.find(module.key());
+    if (mode != training.end()) module.value()->train(mode->second);
+  }
+}
+
+Tensors ScriptLayer::forward(Tensors tensors) {
+  std::vector<IValue> stack = take(std::move(tensors));
+  const at::Device device = device_of(stack);
+  for (BoundSlot& slot : slots_) {
+    if (slot.mode != nullptr) {
+      stack.emplace_back(slot.mode->is_training());
+      continue;
+    }
+    if (slot.follows_inputs && slot.value.toTensor().device() != device) slot.value = slot.value.toTensor().to(device);
+    stack.push_back(slot.value);
+  }
+  run(stack);
+  return program_->is_last ? give_result(stack[0]) : give(std::move(stack));
+}
+
+std::vector<IValue> ScriptLayer::take(Tensors tensors) {
+  const std::size_t num_direct = program_->num_direct_in;
+  const bool is_packed = !program_->packed_in.empty();
+  if (tensors.size() < num_direct || (!is_packed && tensors.size() > num_direct)) {
+    throw InvalidArgument(fmt::format(
+        "layer \"{}\" takes {} tensors{}, got {}", program_->name, num_direct,
+        program_->inputs.empty() ? "" : fmt::format(" ({})", fmt::join(program_->inputs, ", ")), tensors.size()));
+  }
+  std::vector<IValue> values(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(num_direct));
+  if (is_packed) {
+    at::Device device = device_of(values);
+    if (num_direct == 0 && tensors.size() > 1 && tensors[1].defined()) device = tensors[1].device();
+    std::vector<IValue> unpacked = unpack(tensors, num_direct, program_->packed_in, device);
+    std::move(unpacked.begin(), unpacked.end(), std::back_inserter(values));
+  }
+  tensors.clear();
+  for (const std::string& name : program_->popped) values.emplace_back(pop(name));
+  return values;
+}
+
+Tensors ScriptLayer::give(std::vector<IValue> values) const {
+  Tensors tensors;
+  const auto packed_begin = values.begin() + static_cast<std::ptrdiff_t>(program_->num_direct_out);
+  const auto packed_end = packed_begin + static_cast<std::ptrdiff_t>(program_->num_packed_out);
+  for (auto value = values.begin(); value != packed_begin; ++value) tensors.push_back(tensor_of(std::move(*value)));
+  if (program_->num_packed_out > 0) {
+    Tensors packed = pack({packed_begin, packed_end});
+    std::move(packed.begin(), packed.end(), std::back_inserter(tensors));
+  }
+  auto stashed = packed_end;
+  for (const std::string& name : program_->stashed) stash(name, tensor_of(std::move(*stashed++)));
+  return tensors;
+}
+
+Tensors ScriptLayer::give_result(const IValue& result) const {
+  Tensors tensors;
+  add_tensors(result, tensors);
+  return tensors;
+}
+
+void ScriptLayer::run(std::vector<IValue>& stack) const {
+  take_last_refusal();
+  try {
+    torch::jit::InterpreterState(program_->code).run(stack);
+  } catch (const std::exception& error) {
+    // The interpreter has made another exception of what an operation has thrown.
+    const std::optional<OutOfMemoryError> refusal = take_last_refusal();
+    if (refusal && std::string_view(error.what()).find(refusal->what()) != std::string_view::npos) throw *refusal;
+    throw InvalidArgument(script_error(error.what()));
+  }
+}
+
+}  // namespace gpipe::detail

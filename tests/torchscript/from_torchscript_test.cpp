@@ -1,0 +1,449 @@
+#include "gpipe/torchscript/from_torchscript.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "gpipe/error.h"
+#include "gpipe/model/profiler.h"
+#include "tests/execute/plain_chain.h"
+#include "tests/torchscript/script_modules.h"
+
+namespace gpipe {
+namespace {
+
+using test::copy_of;
+using test::script_batch_norm;
+using test::script_conv;
+using test::script_linear;
+using test::script_module;
+using ::testing::HasSubstr;
+
+// A network of one kind: how to make it, what it takes, and how that comes to a chain.
+struct Network {
+  torch::jit::Module module;
+  std::vector<c10::IValue> arguments;
+  Tensors tensors;  // the same, as a mini-batch has them
+  TorchScriptOptions options;
+};
+
+Network convolutions() {
+  Network network{script_module(), {}, {torch::randn({4, 3, 6, 6})}, {}};
+  network.module.register_module("conv1", script_conv(3, 4));
+  network.module.register_module("norm1", script_batch_norm(4));
+  network.module.register_module("conv2", script_conv(4, 4));
+  network.module.register_module("norm2", script_batch_norm(4));
+  network.module.register_module("head", script_linear(4, 5));
+  network.module.define(R"(
+def forward(self, x):
+  x = torch.relu_(self.norm1.forward(self.conv1.forward(x)))
+  y = self.norm2.forward(self.conv2.forward(x))
+  y += x
+  y = torch.relu_(y)
+  y = torch.dropout(torch.mean(y, [2, 3]), 0.3, self.training)
+  return self.head.forward(y)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network control_flow() {
+  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
+  network.module.register_module("a", script_linear(6, 6));
+  network.module.register_module("b", script_linear(6, 6));
+  network.module.register_buffer("count", torch::zeros({1}));
+  network.module.define(R"(
+def forward(self, x):
+  rows = x.size(0)
+  outs = []
+  x = self.a.forward(x)
+  for i in range(3):
+    x = torch.tanh(self.b.forward(x))
+    outs.append(x)
+  if self.training:
+    x = torch.dropout(x, 0.4, True) * 2
+    self.count.add_(1)
+  else:
+    x = x * 1.5
+  if bool(x.sum() > 0):
+    x = x + 1
+  x = self.a.forward(x)
+  outs.append(x)
+  return torch.stack(outs).sum(0).view([rows, -1]) + x
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network shared_modules() {
+  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
+  network.module.register_module("a", script_linear(6, 6));
+  network.module.register_module("b", script_linear(6, 6));
+  network.module.define(R"(
+def forward(self, x):
+  x = torch.relu(self.a.forward(x))
+  x = torch.tanh(self.b.forward(x))
+  x = torch.relu(self.a.forward(x))
+  x = torch.sigmoid(self.a.forward(x))
+  return self.b.forward(x)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network tuples_and_dictionaries() {
+  const at::Tensor x = torch::randn({4, 6});
+  const at::Tensor mask = torch::rand({4, 1}) > 0.5;
+  const at::Tensor left = torch::randn({4, 6});
+  const at::Tensor right = torch::randn({4, 6});
+  Network network{script_module(), {}, {x, left, right, mask}, {}};
+  network.options.inputs({"x", "pair.0", "pair.1", "features.mask"});
+  network.module.register_module("a", script_linear(6, 6));
+  network.module.register_module("b", script_linear(6, 6));
+  network.module.define(R"(
+def forward(self, x, pair: Tuple[Tensor, Tensor], features: Dict[str, Tensor], scale: float = 2.0):
+  left, right = pair
+  state = {"x": self.a.forward(x), "left": left * scale}
+  state["right"] = self.b.forward(right)
+  parts = [state["x"], state["left"]]
+  parts.append(state["right"])
+  y = torch.stack(parts).sum(0)
+  y = torch.where(features["mask"], self.a.forward(y), y)
+  return {"out": y, "both": torch.cat([self.b.forward(y), state["x"]], 1)}
+)");
+  c10::Dict<std::string, at::Tensor> features;
+  features.insert("mask", mask);
+  network.arguments = {x, c10::ivalue::Tuple::create({left, right}), features, 2.0};
+  return network;
+}
+
+Network unet() {
+  Network network{script_module(), {}, {torch::randn({2, 2, 8, 8})}, {}};
+  for (const char* name : {"down1", "down2", "middle", "up2", "up1"}) {
+    const bool is_up = std::string(name).substr(0, 2) == "up";
+    network.module.register_module(name, script_conv(name == std::string("down1") ? 2 : is_up ? 8 : 4, 4));
+  }
+  network.module.register_module("head", script_conv(4, 2));
+  network.module.define(R"(
+def forward(self, x):
+  a = torch.relu(self.down1.forward(x))
+  b = torch.relu(self.down2.forward(torch.max_pool2d(a, [2, 2])))
+  c = torch.relu(self.middle.forward(torch.max_pool2d(b, [2, 2])))
+  c = torch.upsample_nearest2d(c, [b.size(2), b.size(3)])
+  c = torch.relu(self.up2.forward(torch.cat([c, b], 1)))
+  c = torch.upsample_nearest2d(c, [a.size(2), a.size(3)])
+  c = torch.relu(self.up1.forward(torch.cat([c, a], 1)))
+  return self.head.forward(c)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network tagger() {
+  Network network{script_module(), {}, {torch::randint(0, 20, {4, 5})}, {}};
+  test::add_parameter(network.module, "embedding", torch::randn({20, 6}));
+  const auto weight = [&](const char* name, std::vector<std::int64_t> sizes) {
+    test::add_parameter(network.module, name, torch::randn(sizes) * 0.3);
+  };
+  weight("w_ih", {32, 6});
+  weight("w_hh", {32, 8});
+  weight("b_ih", {32});
+  weight("b_hh", {32});
+  network.module.register_module("head", script_linear(8, 7));
+  network.module.define(R"(
+def forward(self, tokens):
+  x = torch.embedding(self.embedding, tokens)
+  zeros = torch.zeros([1, x.size(0), 8])
+  weights = [self.w_ih, self.w_hh, self.b_ih, self.b_hh]
+  y, h, c = torch.lstm(x, [zeros, zeros], weights, True, 1, 0.0, self.training, False, True)
+  y = torch.dropout(y, 0.2, self.training)
+  return self.head.forward(y) + torch.mean(c)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network in_place() {
+  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
+  network.module.register_module("a", script_linear(6, 6));
+  network.module.register_module("b", script_linear(6, 6));
+  network.module.define(R"(
+def forward(self, x):
+  y = self.a.forward(x)
+  v = y.view([-1, 2, 3])
+  w = torch.sigmoid(self.b.forward(x))
+  y.add_(w)
+  z = w * 3
+  y[:, 0] = z[:, 1]
+  z = z + torch.tanh(z)
+  y.relu_()
+  z = torch.tanh(self.b.forward(z + v.flatten(1)))
+  return self.a.forward(z + y)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+Network no_grad_block() {
+  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
+  network.module.register_module("a", script_linear(6, 6));
+  network.module.register_module("b", script_linear(6, 6));
+  network.module.define(R"(
+def forward(self, x):
+  y = self.a.forward(x)
+  before = torch.is_grad_enabled()
+  torch.set_grad_enabled(False)
+  z = torch.tanh(self.b.forward(y)) * 2
+  torch.set_grad_enabled(before)
+  w = self.b.forward(torch.relu(y))
+  return (w + z, y)
+)");
+  network.arguments = {network.tensors[0]};
+  return network;
+}
+
+std::map<std::string, Network (*)()> networks() {
+  return {{"convolutions", convolutions},
+          {"control flow", control_flow},
+          {"shared modules", shared_modules},
+          {"tuples and dictionaries", tuples_and_dictionaries},
+          {"u-net", unet},
+          {"tagger", tagger},
+          {"in place", in_place},
+          {"no grad", no_grad_block}};
+}
+
+TEST(FromTorchScript, TrainsToTheBytesOfTheWholeModule) {
+  for (const auto& [name, make] : networks()) {
+    SCOPED_TRACE(name);
+    torch::manual_seed(1);
+    const Network network = make();
+    torch::jit::Module whole = copy_of(network.module);
+    torch::jit::Module parts = copy_of(network.module);
+    const LayerChain chain = from_torchscript(parts, network.options);
+    EXPECT_GE(chain.size(), 2);
+    for (int step = 0; step < 2; ++step) {
+      const at::Tensor expected = test::train_whole(whole, network.arguments, /*seed=*/7 + step);
+      const at::Tensor got = test::train_layers(chain, network.tensors, /*seed=*/7 + step);
+      test::expect_same_bits(got, expected, "loss");
+      test::expect_same_module(parts, whole);
+    }
+  }
+}
+
+TEST(FromTorchScript, ChainsAreTransparent) {
+  for (const auto& [name, make] : networks()) {
+    SCOPED_TRACE(name);
+    torch::manual_seed(1);
+    const Network network = make();
+    test::Problem problem;
+    problem.make = [&] {
+      return from_torchscript(copy_of(network.module), TorchScriptOptions(network.options).min_layers(16));
+    };
+    problem.inputs = network.tensors;
+    problem.targets = {torch::zeros({network.tensors[0].size(0), 1})};
+    problem.loss = [](const Tensors& outputs, const Tensors& /*targets*/) { return test::weighted_sum(outputs); };
+    problem.options.num_micro_batches(2);
+    test::expect_transparent(problem);
+  }
+}
+
+std::vector<std::string> names_of(const torch::OrderedDict<std::string, at::Tensor>& tensors) { return tensors.keys(); }
+
+TEST(FromTorchScript, KeepsTheNamesOfTheModule) {
+  const Network network = convolutions();
+  Pipeline pipeline(from_torchscript(network.module), PipelineOptions(2));
+  std::vector<std::string> parameters;
+  for (const auto& parameter : network.module.named_parameters()) parameters.push_back(parameter.name);
+  std::vector<std::string> buffers;
+  for (const auto& buffer : network.module.named_buffers()) buffers.push_back(buffer.name);
+  EXPECT_THAT(names_of(pipeline->named_parameters()), ::testing::UnorderedElementsAreArray(parameters));
+  EXPECT_THAT(names_of(pipeline->named_buffers()), ::testing::UnorderedElementsAreArray(buffers));
+}
+
+TEST(FromTorchScript, KeepsWeightsThatNoOperationReads) {
+  torch::jit::Module module = script_module();
+  module.register_module("a", script_linear(3, 3));
+  module.register_module("unused", script_linear(2, 2));
+  module.register_module("b", script_linear(3, 3));
+  module.define("def forward(self, x):\n  return self.b.forward(self.a.forward(x))\n");
+  const LayerChain chain = from_torchscript(module);
+  ASSERT_EQ(chain.size(), 2);
+  EXPECT_THAT(chain.weight_names(0), ::testing::ElementsAre("a.weight", "a.bias", "unused.weight", "unused.bias"));
+}
+
+TEST(FromTorchScript, NamesLayersAfterSubmodules) {
+  const LayerChain chain = from_torchscript(convolutions().module);
+  std::vector<std::string> names;
+  for (int layer = 0; layer < chain.size(); ++layer) names.push_back(chain.name(layer));
+  EXPECT_THAT(names, ::testing::Contains("conv1"));
+  EXPECT_THAT(names, ::testing::Contains("head"));
+}
+
+TEST(FromTorchScript, SharesItsWeightsWithTheModule) {
+  const Network network = shared_modules();
+  const LayerChain chain = from_torchscript(network.module);
+  for (const auto& parameter : chain.build(0, /*seed=*/0).module->named_parameters()) {
+    EXPECT_TRUE(parameter.value().is_same(test::named_tensors(network.module).at(parameter.key()))) << parameter.key();
+  }
+}
+
+TEST(FromTorchScript, EvaluatesAsTheModuleDoes) {
+  torch::manual_seed(1);
+  const Network network = convolutions();
+  torch::jit::Module whole = copy_of(network.module);
+  Pipeline pipeline(from_torchscript(network.module), PipelineOptions(2).num_micro_batches(2));
+  pipeline->train_step(network.tensors, {torch::zeros({4, 1})},
+                       [](const Tensors& outputs, const Tensors&) { return test::weighted_sum(outputs); });
+  const auto values = test::named_tensors(network.module);
+  {
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : test::named_tensors(whole)) tensor.copy_(values.at(name));
+  }
+  whole.eval();
+  pipeline->eval();
+  const at::NoGradGuard no_grad;
+  const test::PlainExecutor plain;
+  test::expect_same_bits(pipeline->forward(network.tensors)[0], whole.forward(network.arguments).toTensor(), "result");
+}
+
+TEST(FromTorchScript, AFrozenSubmoduleKeepsItsStatistics) {
+  torch::manual_seed(1);
+  const Network network = convolutions();
+  Pipeline pipeline(from_torchscript(network.module), PipelineOptions(2).num_micro_batches(2));
+  pipeline->named_modules()["norm1"]->eval();
+  pipeline->train_step(network.tensors, {torch::zeros({4, 1})},
+                       [](const Tensors& outputs, const Tensors&) { return test::weighted_sum(outputs); });
+  const auto buffers = pipeline->named_buffers();
+  EXPECT_EQ(buffers["norm1.num_batches_tracked"].item<std::int64_t>(), 0);
+  EXPECT_EQ(buffers["norm2.num_batches_tracked"].item<std::int64_t>(), 2);
+}
+
+TEST(FromTorchScript, ParametersThatNeedNoGradientGetNone) {
+  const Network network = shared_modules();
+  for (const auto& parameter : network.module.attr("a").toModule().parameters()) parameter.set_requires_grad(false);
+  torch::jit::Module parts = network.module;
+  test::train_layers(from_torchscript(parts), network.tensors, /*seed=*/1);
+  for (const auto& [name, tensor] : test::named_tensors(parts))
+    EXPECT_EQ(tensor.grad().defined(), name[0] == 'b') << name;
+}
+
+TEST(FromTorchScript, AssignsToItsBuffers) {
+  torch::jit::Module module = script_module();
+  module.register_module("a", script_linear(3, 3));
+  module.register_buffer("mean", torch::zeros({3}));
+  module.define(R"(
+def forward(self, x):
+  x = self.a.forward(x)
+  before = self.mean
+  self.mean = before * 0.9 + torch.mean(x, [0]) * 0.1
+  return torch.tanh(x - self.mean) + before
+)");
+  torch::jit::Module whole = copy_of(module);
+  const LayerChain chain = from_torchscript(module);
+  const at::Tensor input = torch::randn({4, 3});
+  const at::Tensor expected = test::train_whole(whole, {input}, /*seed=*/1);
+  test::expect_same_bits(test::train_layers(chain, {input}, /*seed=*/1), expected, "loss");
+  test::expect_same_module(module, whole);
+}
+
+TEST(FromTorchScript, LargeSharedParametersAreTied) {
+  torch::manual_seed(1);
+  const Network network = shared_modules();
+  test::Problem problem;
+  problem.make = [&] { return from_torchscript(copy_of(network.module), TorchScriptOptions().most_shared_bytes(8)); };
+  EXPECT_EQ(problem.make().ties().size(), 6U);
+  EXPECT_EQ(from_torchscript(network.module).ties().size(), 0U);
+  problem.inputs = network.tensors;
+  problem.targets = {torch::zeros({4, 1})};
+  problem.loss = [](const Tensors& outputs, const Tensors& /*targets*/) { return test::weighted_sum(outputs); };
+  for (const int num_stages : {1, 2, 3}) {
+    test::expect_transparent(problem, PipelineOptions(num_stages).num_micro_batches(4));
+  }
+}
+
+TEST(FromTorchScript, SplitsTheBackwardTransparently) {
+  for (const auto& [name, make] : networks()) {
+    SCOPED_TRACE(name);
+    torch::manual_seed(1);
+    const Network network = make();
+    test::Problem problem;
+    problem.make = [&] { return from_torchscript(copy_of(network.module), network.options); };
+    problem.inputs = network.tensors;
+    problem.targets = {torch::zeros({network.tensors[0].size(0), 1})};
+    problem.loss = [](const Tensors& outputs, const Tensors& /*targets*/) { return test::weighted_sum(outputs); };
+    problem.options.num_micro_batches(2);
+    const int num_layers = problem.make().size();
+    for (const char* schedule : {"zb-h1", "zb-v"}) {
+      const int num_stages = std::min(2, std::string(schedule) == "zb-v" ? num_layers / 2 : num_layers);
+      test::expect_transparent(problem, PipelineOptions(num_stages).num_micro_batches(2).schedule(schedule));
+    }
+  }
+}
+
+TEST(FromTorchScript, IsProfiledOnTheMetaDeviceAndStaysWhereItIs) {
+  const Network network = convolutions();
+  const LayerChain chain = from_torchscript(network.module);
+  const Profile profile = gpipe::profile(chain, network.tensors[0].to(at::kMeta));
+  EXPECT_EQ(static_cast<int>(profile.layers.size()), chain.size());
+  for (const auto& [name, tensor] : test::named_tensors(network.module)) EXPECT_TRUE(tensor.is_cpu()) << name;
+}
+
+TEST(FromTorchScript, AMemoryLimitThrowsItsOwnError) {
+  const Network network = convolutions();
+  Pipeline pipeline(from_torchscript(network.module), PipelineOptions(1).memory_limit_bytes(20'000));
+  EXPECT_THROW(pipeline->train_step({torch::randn({64, 3, 16, 16})}, {torch::zeros({64, 1})},
+                                    [](const Tensors& outputs, const Tensors&) { return test::weighted_sum(outputs); }),
+               OutOfMemoryError);
+}
+
+// What is said of a module with the submodule `a` and this source.
+template <typename Exception = InvalidArgument>
+std::string refusal(const std::string& source, const TorchScriptOptions& options = {}) {
+  try {
+    torch::jit::Module module = script_module();
+    module.register_module("a", script_linear(3, 3));
+    module.register_attribute("count", c10::IntType::get(), 0);
+    module.register_attribute("last", c10::TensorType::get(), torch::zeros({3}));
+    if (!source.empty()) module.define(source);
+    from_torchscript(module, options);
+  } catch (const Exception& error) {
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
+    return error.what();
+  }
+  return "nothing was thrown";
+}
+
+TEST(FromTorchScript, SaysWhatItCannotCut) {
+  EXPECT_THAT(refusal(""), HasSubstr("has no forward"));
+  EXPECT_THAT(refusal("def forward(self, x):\n  return x, x.size(0)\n"),
+              HasSubstr("the result.1 of the module is int"));
+  EXPECT_THAT(refusal("def forward(self, x, n: int):\n  return x * n\n"),
+              HasSubstr("\"n\" of the module's forward is int"));
+  EXPECT_THAT(refusal("def forward(self, xs: List[Tensor]):\n  return xs[0]\n"), HasSubstr("\"xs.0\""));
+  EXPECT_THAT(refusal("def forward(self, f: Dict[str, Tensor]):\n  return f[\"x\"]\n"), HasSubstr("\"f.key\""));
+  EXPECT_THAT(refusal("def forward(self, x):\n  self.count += 1\n  return x\n"), HasSubstr("\"count\" is assigned"));
+  EXPECT_THAT(refusal("def forward(self, x):\n  self.last = x\n  return x\n"), HasSubstr("self.last.copy_(value)"));
+}
+
+TEST(FromTorchScript, SaysWhichInputsItTakes) {
+  const std::string source = "def forward(self, x, mask: Optional[Tensor] = None):\n  return self.a.forward(x)\n";
+  EXPECT_THAT(refusal(source, TorchScriptOptions().inputs({"y"})), HasSubstr("forward needs \"x\""));
+  EXPECT_THAT(refusal(source, TorchScriptOptions().inputs({"x", "masks"})), HasSubstr("has no tensor \"masks\""));
+  EXPECT_THAT(refusal(source, TorchScriptOptions().inputs({"x", "x"})), HasSubstr("named twice"));
+  EXPECT_THAT(refusal(source, TorchScriptOptions().min_layers(0)), HasSubstr("min_layers is 0"));
+}
+
+TEST(FromTorchScript, SaysInOneLineThatAnInputDoesNotFit) {
+  const Network network = shared_modules();
+  const LayerChain chain = from_torchscript(network.module);
+  const auto run = [&](const Tensors& tensors) { chain.build(0, /*seed=*/0).forward(tensors); };
+  const auto says = [](const std::string& text) {
+    return ::testing::ThrowsMessage<InvalidArgument>(
+        ::testing::AllOf(HasSubstr(text), ::testing::Not(HasSubstr("\n"))));
+  };
+  EXPECT_THAT([&] { run({torch::ones({2, 5})}); }, says("shapes cannot be multiplied (2x5 and 6x6)"));
+  EXPECT_THAT([&] { run({torch::ones({2, 6}), torch::ones({2, 6})}); }, says("takes 1 tensors (x), got 2"));
+}
+
+}  // namespace
+}  // namespace gpipe
