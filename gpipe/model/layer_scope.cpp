@@ -38,6 +38,7 @@ void draw_from_stream(const c10::OperatorHandle& op, c10::DispatchKeySet keys, t
   for (std::size_t index = 0; index < arguments.size(); ++index) {
     if (arguments[index].name() != "generator") continue;
     c10::IValue& value = (*stack)[stack->size() - arguments.size() + index];
+    if (!value.isNone()) LayerScope::note_given(value.toGenerator());
     if (on_cpu && value.isNone() && LayerScope::current() != nullptr) value = c10::IValue(LayerScope::stream());
   }
   op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kHookKey), stack);
@@ -104,6 +105,14 @@ const at::Generator& LayerScope::stream() {
   at::Generator& generator = innermost->generator_;
   if (!generator.defined()) generator = at::make_generator<at::CPUGeneratorImpl>(stream_seed(innermost->run_));
   return generator;
+}
+
+bool LayerScope::has_drawn_elsewhere() { return innermost->has_drawn_elsewhere_; }
+
+void LayerScope::note_given(const at::Generator& generator) {
+  if (innermost == nullptr) return;
+  const bool is_stream = innermost->generator_.defined() && innermost->generator_ == generator;
+  innermost->has_drawn_elsewhere_ |= !is_stream;
 }
 
 int LayerScope::next_call() { return innermost->num_calls_++; }

@@ -35,13 +35,19 @@ class LayerScope {
   static const LayerRun* current();
   // What the innermost scope, which must exist, draws from. Seeded at the first call: that takes a microsecond.
   static const at::Generator& stream();
+  // Whether an operation of the innermost scope, which must exist, drew from another generator than its stream.
+  static bool has_drawn_elsewhere();
   // How often it was called before within the innermost scope, which must exist: tells calls of one layer run apart.
   static int next_call();
+
+  // An operation of this thread was given that generator. For the hook of the operations.
+  static void note_given(const at::Generator& generator);
 
  private:
   const LayerRun run_;
   at::Generator generator_;  // undefined until the first draw
   int num_calls_ = 0;
+  bool has_drawn_elsewhere_ = false;
   LayerScope* const outer_;
   c10::impl::IncludeDispatchKeyGuard guard_;
 };

@@ -5,8 +5,10 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "gpipe/execute/record/step_recorder.h"
 #include "gpipe/model/micro_batch.h"
 
 namespace gpipe::detail {
@@ -33,6 +35,8 @@ struct StepSettings {
   std::function<void(int stage)> on_last_backward;
   // The optimizer step of a stage; empty: none in this step.
   std::function<void(int stage)> update;
+  // Writes down what the step does; null: nobody wants to know.
+  std::shared_ptr<StepRecorder> recorder;
 };
 
 }  // namespace gpipe::detail

@@ -62,6 +62,7 @@ void Step::begin(MiniBatch& batch, StepMode mode) {
   settings_.step = engine_.step();
   has_number_ = is_training;
   if (has_number_) engine_.set_step(engine_.step() + 1);
+  if (settings_.with_grad) settings_.recorder = engine_.begin_recording(settings_.micro_batches);
   assembly_->begin_step(settings_);
   engine_.split()->memory().reset_peaks();
 }
@@ -194,6 +195,10 @@ std::vector<StageMemory> Step::measure_memory() const {
     memory[stage].live_bytes -= here->earlier_gradients().bytes_of_step();
   }
   return memory;
+}
+
+void Step::finish_recording(const at::Tensor& loss, const Tensors& input_grads) {
+  if (settings_.recorder != nullptr) settings_.recorder->finish(loss, input_grads, engine_.recorded_layers());
 }
 
 void Step::agree_on_backward() {

@@ -48,6 +48,11 @@ class Step {
   // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
   void divide_gradients(double weight);
 
+  // Null if the step is not recorded.
+  StepRecorder* recorder() const { return settings_.recorder.get(); }
+  // After a whole step, or a backward: it is complete.
+  void finish_recording(const at::Tensor& loss, const Tensors& input_grads);
+
   // Those below are called by all ranks.
   // Before a backward of its own.
   void agree_on_backward();
