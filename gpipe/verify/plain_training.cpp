@@ -36,7 +36,7 @@ PlainTraining::PlainTraining(const LayerChain& chain, const PipelineOptions& opt
           face_, chain, options_.seed(), [](int) { return true; }, Model::Sharing::kAllowed),
       workers_((prepare_blas(1), 1)),
       recorder_(std::move(recorder)) {
-  model_.bind_ties(chain.ties());
+  model_.bind_ties(chain);
   workers_.run(
       [&](int) {
         at::get_num_threads();

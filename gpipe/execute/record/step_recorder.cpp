@@ -183,7 +183,7 @@ void StepRecorder::finish(const at::Tensor& loss, const Tensors& input_grads, co
       record.kind = kind;
       record.stage = layers.stage_of(layer.index);
       record.layer = layer.index;
-      record.name = layer.name + "." + name;
+      record.name = layer.scope + name;
       add(std::move(record), {tensor}, /*with_norm=*/true);
     };
     for (const auto& item : layer.layer.module->named_parameters()) {
@@ -211,7 +211,7 @@ std::vector<TensorRecord> weights_of(const RecordedLayers& layers, std::int64_t 
       record.step = step;
       record.stage = layers.stage_of(layer.index);
       record.layer = layer.index;
-      record.name = layer.name + "." + item.key();
+      record.name = layer.scope + item.key();
       record.hash = hash_of({item.value()});
       record.shape = shapes_of({item.value()});
       record.norm = norm_of({item.value()});

@@ -13,7 +13,7 @@ namespace gpipe::detail {
 namespace {
 
 // In one piece, in this process's memory.
-at::Tensor on_host(const at::Tensor& tensor) {
+at::Tensor plain_copy(const at::Tensor& tensor) {
   at::Tensor plain = tensor.detach();
   if (plain.layout() != at::kStrided) plain = plain.to_dense();
   return plain.cpu().resolve_conj().resolve_neg().contiguous();
@@ -25,7 +25,7 @@ std::string shape_of(const at::Tensor& tensor) {
 }
 
 at::Tensor as_doubles(const at::Tensor& tensor) {
-  const at::Tensor plain = on_host(tensor);
+  const at::Tensor plain = plain_copy(tensor);
   return plain.is_complex() ? at::view_as_real(plain).to(at::kDouble) : plain.to(at::kDouble);
 }
 
@@ -38,7 +38,7 @@ std::string hash_of(const Tensors& tensors) {
     const std::string shape = shape_of(tensor);
     hash.add(shape.data(), shape.size());
     if (!tensor.defined()) continue;
-    const at::Tensor plain = on_host(tensor);
+    const at::Tensor plain = plain_copy(tensor);
     if (plain.nbytes() > 0) hash.add(plain.data_ptr(), plain.nbytes());
   }
   return hash.finish();
