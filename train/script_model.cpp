@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <fstream>
 #include <utility>
 
 #include "cli/command.h"
@@ -33,8 +35,15 @@ LayerChain ScriptModel::chain(const std::vector<std::string>& inputs) const {
 }
 
 std::string ScriptModel::agreed_text() const {
-  const std::string bytes = cli::read_input_file(path_);
-  return fmt::format("--torchscript: a file of {} bytes with the hash {}", bytes.size(), content_hash_of(bytes));
+  std::ifstream file(path_, std::ios::binary);
+  std::vector<char> block(std::size_t{1} << 20);
+  ContentHash hash;
+  std::uint64_t num_bytes = 0;
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    hash.add(block.data(), static_cast<std::size_t>(file.gcount()));
+    num_bytes += static_cast<std::uint64_t>(file.gcount());
+  }
+  return fmt::format("--torchscript: a file of {} bytes with the hash {}", num_bytes, hash.finish());
 }
 
 std::vector<std::string> agreed_texts_of(const std::string& path) {
