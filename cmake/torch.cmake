@@ -101,6 +101,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/model_place.cpp
   gpipe/model/autocast_scope.cpp
   gpipe/torchscript/assigned_attribute.cpp
+  gpipe/torchscript/chain_of.cpp
   gpipe/torchscript/cut_rules.cpp
   gpipe/torchscript/flat_graph.cpp
   gpipe/torchscript/from_torchscript.cpp
@@ -116,6 +117,7 @@ add_library(gpipe_torch STATIC
   gpipe/torchscript/script_error.cpp
   gpipe/torchscript/script_layer.cpp
   gpipe/torchscript/script_layer_names.cpp
+  gpipe/torchscript/traced_module.cpp
   gpipe/torchscript/unused_draws.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -51,6 +52,7 @@ struct FlatGraph {
   std::vector<FlatValue> values;         // that are not slots, in the order in which they are made
   std::vector<FlatValue> slot_values;    // one a slot
   std::map<std::string, bool> training;  // mode of each submodule, by its path
+  std::optional<bool> recorded_mode;     // whether the operations are those of training; nothing: they ask for the mode
   // Owns the methods of classes, which the code of a layer refers to: those of `with torch.no_grad()`.
   std::shared_ptr<torch::jit::CompilationUnit> classes;
 

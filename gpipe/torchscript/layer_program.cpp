@@ -194,6 +194,7 @@ class ProgramMaker {
     graph->lint();
     program.code = torch::jit::Code(graph, "layer");
     program.classes = flat_.classes;
+    program.recorded_mode = flat_.recorded_mode;
   }
 
   static Value* add_input(Graph& graph, const Value& value) {

@@ -154,8 +154,9 @@ class AttributePass {
           name_of(object, key), key));
     }
     if (object->getAttr(key).isGenericDict()) return read_dictionary(node, object, key);
+    if (assigned_.count(attribute) == 0) return value_of(object, key);
+    check_is_buffer(object, key);
     Value* const value = value_of(object, key);
-    if (assigned_.count(attribute) == 0) return value;
     // What was read before an assignment stays what it was.
     const torch::jit::WithInsertPoint before(&node);
     return graph_->insert(c10::Symbol::fromQualString("aten::clone"), {value});
@@ -233,13 +234,7 @@ class AttributePass {
   void assign(Node& node, const ObjectPointer& object) {
     const std::string& key = node.s(attr::name);
     const std::string name = name_of(object, key);
-    const auto index = object->type()->getAttributeSlot(key);
-    if (!object->getSlot(index).isTensor() || !object->type()->is_buffer(index)) {
-      throw InvalidArgument(fmt::format(
-          "\"{}\" is assigned in forward, and is no buffer; keep what changes from batch to batch in a registered "
-          "buffer, and change it in place, self.{}.copy_(value)",
-          name, key));
-    }
+    check_is_buffer(object, key);
     Value* const slot = value_of(object, key);
     Value* const value = node.inputs()[1];
     const torch::jit::WithInsertPoint before(&node);
@@ -254,6 +249,17 @@ class AttributePass {
                         "self.{}.copy_(value)",
                         name, key));
       }
+    }
+  }
+
+  void check_is_buffer(const ObjectPointer& object, const std::string& key) const {
+    const std::string name = name_of(object, key);
+    const auto index = object->type()->getAttributeSlot(key);
+    if (!object->getSlot(index).isTensor() || !object->type()->is_buffer(index)) {
+      throw InvalidArgument(fmt::format(
+          "\"{}\" is assigned in forward, and is no buffer; keep what changes from batch to batch in a registered "
+          "buffer, and change it in place, self.{}.copy_(value)",
+          name, key));
     }
   }
 

@@ -109,6 +109,14 @@ void ScriptLayer::set_modes(const std::map<std::string, bool>& training) {
 }
 
 Tensors ScriptLayer::forward(Tensors tensors) {
+  if (program_->recorded_mode && *program_->recorded_mode != is_training()) {
+    const char* const mode = is_training() ? "training" : "evaluation";
+    throw InvalidArgument(fmt::format(
+        "layer \"{}\" has the operations of {}, in which its module was recorded, and cannot run in {}; make a chain "
+        "for "
+        "{} with chain_of after {}() of the module: it shares the weights",
+        program_->name, is_training() ? "evaluation" : "training", mode, mode, is_training() ? "train" : "eval"));
+  }
   std::vector<IValue> stack = take(std::move(tensors));
   const at::Device device = device_of(stack);
   for (BoundSlot& slot : slots_) {

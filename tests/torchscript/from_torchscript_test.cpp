@@ -303,7 +303,7 @@ TEST(FromTorchScript, EvaluatesAsTheModuleDoes) {
   pipeline->eval();
   const at::NoGradGuard no_grad;
   const test::PlainExecutor plain;
-  test::expect_same_bits(pipeline->forward(network.tensors)[0], whole.forward(network.arguments).toTensor(), "result");
+  test::expect_same_bits(pipeline->forward(network.tensors[0]), whole.forward(network.arguments).toTensor(), "result");
 }
 
 TEST(FromTorchScript, AFrozenSubmoduleKeepsItsStatistics) {
