@@ -103,6 +103,7 @@ add_library(gpipe_torch STATIC
   gpipe/torchscript/assigned_attribute.cpp
   gpipe/torchscript/chain_of.cpp
   gpipe/torchscript/cut_rules.cpp
+  gpipe/torchscript/deferred_norms.cpp
   gpipe/torchscript/flat_graph.cpp
   gpipe/torchscript/from_torchscript.cpp
   gpipe/torchscript/graph_aliases.cpp
@@ -113,6 +114,7 @@ add_library(gpipe_torch STATIC
   gpipe/torchscript/module_attributes.cpp
   gpipe/torchscript/operation_weights.cpp
   gpipe/torchscript/packed_values.cpp
+  gpipe/torchscript/script_batch_norm.cpp
   gpipe/torchscript/script_chain.cpp
   gpipe/torchscript/script_error.cpp
   gpipe/torchscript/script_layer.cpp

@@ -7,7 +7,7 @@
 namespace gpipe::detail {
 
 LayerChain chain_of_layer(const Layer& module, const Tensors& sample, const TorchScriptOptions& options) {
-  FlatGraph flat = flatten(trace_module(module, sample), {});
+  FlatGraph flat = flatten(trace_module(module, sample), {}, options.deferred_batch_norm());
   flat.recorded_mode = module.module->is_training();
   return script_chain(flat, options);
 }

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/torchscript/deferred_norms.h"
 #include "gpipe/torchscript/graph_walk.h"
 #include "gpipe/torchscript/model_inputs.h"
 #include "gpipe/torchscript/module_attributes.h"
@@ -147,7 +148,7 @@ void list_values(FlatGraph& flat) {
 
 }  // namespace
 
-FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs) {
+FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs, bool deferred_batch_norm) {
   const auto forward = module.find_method("forward");
   if (!forward) throw InvalidArgument("the module has no forward; export a module that can be called");
   FlatGraph flat;
@@ -157,6 +158,10 @@ FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::strin
   flat.weights = weights_of(module);
   flat.slots = slots_for_attributes(flat.graph, module, flat.weights);
   clean(flat.graph);
+  if (deferred_batch_norm) {
+    defer_batch_norms(flat);
+    torch::jit::EliminateDeadCode(flat.graph);
+  }
   check_operations(*flat.graph);
   slots_for_constants(flat.graph, flat.slots);
   check_result(*flat.graph->outputs()[0]->type(), "the result");

@@ -26,7 +26,7 @@ LayerChain from_torchscript(const std::string& file, const TorchScriptOptions& o
 }
 
 LayerChain from_torchscript(const torch::jit::Module& module, const TorchScriptOptions& options) {
-  return detail::script_chain(detail::flatten(module, options.inputs()), options);
+  return detail::script_chain(detail::flatten(module, options.inputs(), options.deferred_batch_norm()), options);
 }
 
 }  // namespace gpipe

@@ -43,6 +43,7 @@ struct LayerProgram {
   bool is_last = false;
   std::optional<bool> recorded_mode;  // see FlatGraph
   std::vector<AttributeSlot> slots;
+  std::vector<BatchNormSlots> deferred_norms;
   std::vector<AttributeSlot> unused;  // parameters and buffers that no operation reads, which belong to this layer
 };
 

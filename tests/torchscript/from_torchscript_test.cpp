@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "gpipe/error.h"
+#include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/profiler.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/torchscript/script_modules.h"
@@ -376,6 +377,71 @@ TEST(FromTorchScript, SplitsTheBackwardTransparently) {
     for (const char* schedule : {"zb-h1", "zb-v"}) {
       const int num_stages = std::min(2, std::string(schedule) == "zb-v" ? num_layers / 2 : num_layers);
       test::expect_transparent(problem, PipelineOptions(num_stages).num_micro_batches(2).schedule(schedule));
+    }
+  }
+}
+
+// A network of convolutions and batch norms in C++, and the same one as TorchScript with these weights.
+struct NetworkTwice {
+  torch::nn::Sequential plain;
+  torch::jit::Module script = script_module();
+  at::Tensor input = torch::randn({8, 3, 5, 5});
+
+  NetworkTwice() {
+    plain->push_back("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false)));
+    plain->push_back("norm1", torch::nn::BatchNorm2d(4));
+    plain->push_back("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1).bias(false)));
+    plain->push_back("norm2", torch::nn::BatchNorm2d(4));
+    script.register_module("conv1", script_conv(3, 4));
+    script.register_module("norm1", script_batch_norm(4));
+    script.register_module("conv2", script_conv(4, 4));
+    script.register_module("norm2", script_batch_norm(4));
+    script.define(R"(
+def forward(self, x):
+  x = self.norm1.forward(self.conv1.forward(x))
+  return self.norm2.forward(self.conv2.forward(x))
+)");
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : test::named_tensors(script)) {
+      if (tensor.requires_grad()) tensor.copy_(plain->named_parameters()[name]);
+    }
+  }
+};
+
+TEST(FromTorchScript, DefersBatchNormsAsTheModulesDo) {
+  torch::manual_seed(1);
+  const NetworkTwice network;
+  const auto loss = [](const Tensors& outputs, const Tensors&) { return test::weighted_sum(outputs); };
+  Pipeline expected(gpipe::nn::convert_batch_norm(network.plain), PipelineOptions(1).num_micro_batches(4));
+  Pipeline got(from_torchscript(network.script, TorchScriptOptions().deferred_batch_norm(true)),
+               PipelineOptions(2).num_micro_batches(4));
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor target = torch::zeros({8, 1});
+    const at::Tensor expected_loss = expected->train_step({network.input}, {target}, loss).loss;
+    test::expect_same_bits(got->train_step({network.input}, {target}, loss).loss, expected_loss, "loss");
+  }
+  EXPECT_EQ(got->named_buffers()["norm1.num_batches_tracked"].item<std::int64_t>(), 3);
+  test::expect_same_bits(*got, *expected);
+  got->eval();
+  expected->eval();
+  const at::NoGradGuard no_grad;
+  test::expect_same_bits(got->forward(network.input), expected->forward(network.input), "evaluation");
+}
+
+TEST(FromTorchScript, DeferredBatchNormsAreTransparent) {
+  torch::manual_seed(1);
+  const Network network = convolutions();
+  test::Problem problem;
+  problem.make = [&] {
+    return from_torchscript(copy_of(network.module), TorchScriptOptions().deferred_batch_norm(true).min_layers(16));
+  };
+  problem.inputs = network.tensors;
+  problem.targets = {torch::zeros({4, 1})};
+  problem.loss = [](const Tensors& outputs, const Tensors& /*targets*/) { return test::weighted_sum(outputs); };
+  problem.options.num_micro_batches(2);
+  for (const int num_stages : {1, 2, 3}) {
+    for (const Recompute recompute : {Recompute::kAlways, Recompute::kNever}) {
+      test::expect_transparent(problem, PipelineOptions(num_stages).num_micro_batches(2).recompute(recompute));
     }
   }
 }
