@@ -108,6 +108,7 @@ add_library(gpipe_torch STATIC
   gpipe/torchscript/from_torchscript.cpp
   gpipe/torchscript/graph_aliases.cpp
   gpipe/torchscript/graph_walk.cpp
+  gpipe/torchscript/indexed_submodules.cpp
   gpipe/torchscript/layer_choice.cpp
   gpipe/torchscript/layer_program.cpp
   gpipe/torchscript/model_inputs.cpp

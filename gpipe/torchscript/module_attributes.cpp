@@ -164,10 +164,9 @@ class AttributePass {
 
   // A dictionary may be a cache: each forward begins with a copy of what it was.
   Value* read_dictionary(Node& node, const ObjectPointer& object, const std::string& key) {
-    const bool is_at_top = node.owningBlock() == graph_->block();
-    const auto known = values_.find({object.get(), key});
-    if (known != values_.end()) return known->second;
-    const torch::jit::WithInsertPoint before(&node);
+    Value*& known = values_[{object.get(), key}];
+    if (known != nullptr) return known;
+    const torch::jit::WithInsertPoint before(at_top_level(&node));
     const AttributeSlot slot{AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}};
     std::vector<Value*> keys;
     std::vector<Value*> values;
@@ -176,10 +175,14 @@ class AttributePass {
       values.push_back(insert(item.value(), slot));
     }
     const auto type = node.output()->type()->expect<c10::DictType>();
-    Value* const made =
-        graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
-    if (is_at_top) values_[{object.get(), key}] = made;
-    return made;
+    return known =
+               graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
+  }
+
+  // The node of the top level that the node is or is within.
+  Node* at_top_level(Node* node) const {
+    while (node->owningBlock() != graph_->block()) node = node->owningBlock()->owningNode();
+    return node;
   }
 
   Value* value_of(const ObjectPointer& object, const std::string& key) {

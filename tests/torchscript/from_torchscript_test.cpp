@@ -347,6 +347,28 @@ def forward(self, x):
   test::expect_same_module(module, whole);
 }
 
+TEST(FromTorchScript, ADictionaryBeginsEachForwardAsItWas) {
+  torch::jit::Module module = script_module();
+  module.register_module("a", script_linear(3, 3));
+  module.register_attribute("cache", c10::DictType::create(c10::StringType::get(), c10::TensorType::get()),
+                            c10::Dict<std::string, at::Tensor>());
+  module.define(R"(
+def forward(self, x):
+  if "twice" not in self.cache:
+    self.cache["twice"] = self.a.forward(x) * 2
+  return torch.tanh(self.cache["twice"])
+)");
+  const LayerChain chain = from_torchscript(module);
+  const auto result = [&](const at::Tensor& input) {
+    Tensors tensors = {input};
+    for (int layer = 0; layer < chain.size(); ++layer) tensors = chain.build(layer, 0).forward(std::move(tensors));
+    return tensors[0];
+  };
+  const at::Tensor ones = result(torch::ones({2, 3}));
+  EXPECT_FALSE(test::same_bits(result(torch::zeros({2, 3})), ones)) << "the result of another batch was kept";
+  EXPECT_TRUE(test::same_bits(result(torch::ones({2, 3})), ones));
+}
+
 TEST(FromTorchScript, LargeSharedParametersAreTied) {
   torch::manual_seed(1);
   const Network network = shared_modules();
@@ -469,6 +491,7 @@ std::string refusal(const std::string& source, const TorchScriptOptions& options
     torch::jit::Module module = script_module();
     module.register_module("a", script_linear(3, 3));
     module.register_attribute("count", c10::IntType::get(), 0);
+    module.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({3}));
     module.register_attribute("last", c10::TensorType::get(), torch::zeros({3}));
     if (!source.empty()) module.define(source);
     from_torchscript(module, options);
@@ -489,6 +512,7 @@ TEST(FromTorchScript, SaysWhatItCannotCut) {
   EXPECT_THAT(refusal("def forward(self, f: Dict[str, Tensor]):\n  return f[\"x\"]\n"), HasSubstr("\"f.key\""));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.count += 1\n  return x\n"), HasSubstr("\"count\" is assigned"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.last = x\n  return x\n"), HasSubstr("self.last.copy_(value)"));
+  EXPECT_THAT(refusal("def forward(self, x):\n  self.sizes.append(1)\n  return x\n"), HasSubstr("changes a list"));
 }
 
 TEST(FromTorchScript, SaysWhichInputsItTakes) {
