@@ -10,24 +10,20 @@
 #include "cli/files.h"
 
 namespace gpipe::train {
-namespace {
-
-LayerChain cut(const std::string& path, const std::vector<std::string>& inputs) {
-  return from_torchscript(path, TorchScriptOptions().inputs(inputs));
-}
-
-}  // namespace
 
 ScriptModel::ScriptModel(std::string path) : path_(std::move(path)) { cli::require_input(path_); }
 
-LayerChain ScriptModel::chain(const std::vector<std::string>& inputs) const {
+LayerChain ScriptModel::chain(const std::vector<std::string>& inputs, bool deferred_batch_norm) const {
+  const auto cut = [&](const std::vector<std::string>& names) {
+    return from_torchscript(path_, TorchScriptOptions().inputs(names).deferred_batch_norm(deferred_batch_norm));
+  };
   try {
-    if (inputs.size() != 1) return cut(path_, inputs);
+    if (inputs.size() != 1) return cut(inputs);
     // The only tensor of a file may be called otherwise than the only argument.
     try {
-      return cut(path_, inputs);
+      return cut(inputs);
     } catch (const InvalidArgument&) {
-      return cut(path_, {});
+      return cut({});
     }
   } catch (const InvalidArgument& error) {
     throw cli::UsageError(fmt::format("--torchscript {}: {}", path_, error.what()), "");
