@@ -17,7 +17,7 @@ struct SimulateOptions {
   bool critical_path = true;
   // Not empty: each worker has one engine, which carries the messages that it sends and receives in this order, one at
   // a time; a message takes its transfer time and its latency of both. Then flows have no capacities.
-  MessageOrder one_engine;
+  MessageOrder one_engine = {};
 };
 
 // Every worker runs its actions in order. An action starts when its worker is free and its messages have arrived; a
