@@ -10,9 +10,11 @@
 namespace gpipe::detail {
 namespace {
 
-// Beyond what rounding does to a loss.
-constexpr double kDoubleTolerance = 1e-7;
-constexpr double kFloatTolerance = 1e-3;
+// Beyond what rounding does to a loss of that type, relative to it. One that is double may be made of floats.
+double rounding_of(const std::string& type) {
+  if (type == "Double") return 1e-6;
+  return type == "Float" ? 1e-4 : 5e-2;
+}
 
 bool is_periodic(const std::vector<ProbeCall>& calls) {
   for (std::size_t period = 1; period <= calls.size() / 2; ++period) {
@@ -139,8 +141,7 @@ VerifyFinding begin_finding(const RecordedPipeline& pipeline, const std::string&
 bool is_far(const LossRecord& loss) {
   if (std::isnan(loss.of_parts) != std::isnan(loss.of_whole)) return true;
   const double scale = std::max(std::abs(loss.of_parts), std::abs(loss.of_whole));
-  const double tolerance = loss.is_double ? kDoubleTolerance : kFloatTolerance;
-  return std::abs(loss.of_parts - loss.of_whole) > tolerance * scale;
+  return std::abs(loss.of_parts - loss.of_whole) > rounding_of(loss.type) * scale;
 }
 
 std::optional<VerifyFinding> find_wrong_loss(const RecordedPipeline& pipeline, const std::string& run) {
@@ -154,9 +155,9 @@ std::optional<VerifyFinding> find_wrong_loss(const RecordedPipeline& pipeline, c
       finding.layer = pipeline.describe_layer(pipeline.num_layers());
       finding.action = "forward";
       finding.detail = fmt::format(
-          "put together from its micro-batches it is {:.9g}, of all rows at once {:.9g} (both computed in {} "
-          "precision): the trained gradient is that of the former, for every number of stages",
-          loss.of_parts, loss.of_whole, loss.is_double ? "double" : "single");
+          "put together from its micro-batches it is {:.9g}, of all rows at once {:.9g} (both computed as "
+          "{}): the trained gradient is that of the former, for every number of stages",
+          loss.of_parts, loss.of_whole, loss.type);
       return finding;
     }
   }

@@ -27,7 +27,7 @@ const JsonForm kHeaderForm = {"header", kHeaderFields, kHeaderFields.size()};
 const JsonForm kLayerForm = {"layer", {"name", "type"}, 2};
 const JsonForm kTensorForm = {
     "tensor", {"record", "step", "stage", "layer", "micro_batch", "name", "hash", "shape", "norm"}, 9};
-const JsonForm kLossForm = {"whole loss", {"record", "step", "of_parts", "of_whole", "is_double"}, 5};
+const JsonForm kLossForm = {"whole loss", {"record", "step", "of_parts", "of_whole", "type"}, 5};
 const JsonForm kStrayForm = {"stray weight", {"record", "layer", "shape"}, 3};
 const JsonForm kProbeForm = {"probe", {"record", "layer", "has_own_generator", "problem"}, 4};
 const JsonForm kCallForm = {"call", {"hash", "sum"}, 2};
@@ -76,7 +76,7 @@ Json to_json(const LossRecord& record) {
           {"step", record.step},
           {"of_parts", number_text(record.of_parts)},
           {"of_whole", number_text(record.of_whole)},
-          {"is_double", record.is_double}};
+          {"type", record.type}};
 }
 
 Json to_json(const Probe& probe) {
@@ -158,7 +158,7 @@ class Parser {
     if (what == "whole loss") {
       const JsonReader reader(line, tables.top, kLossForm, "");
       begun_.losses.push_back({reader.bytes("step"), read_number(reader, "of_parts"), read_number(reader, "of_whole"),
-                               read_bool(reader, "is_double")});
+                               reader.string("type")});
       return;
     }
     if (what == "stray weight") {

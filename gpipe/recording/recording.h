@@ -42,7 +42,8 @@ struct LossRecord {
   std::int64_t step = 0;
   double of_parts = 0;
   double of_whole = 0;
-  bool is_double = true;  // computed in double precision; else the loss function takes no doubles
+  std::string type =
+      {};  // in which the loss function has computed both: "Double" if it takes that, else "Float" and so on
 };
 
 // A tensor that requires a gradient, is used by a layer, and is no parameter of any layer nor an input.

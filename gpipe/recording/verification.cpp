@@ -156,8 +156,8 @@ std::string to_text(const Verification& verification) {
   }
   for (const std::string& note : verification.notes) text += printable(fmt::format("note: {}\n", note));
   if (verification.is_verified()) return text + "verified\n";
-  for (const VerifyFinding& finding : verification.findings) text += "\n" + text_of(finding);
-  return text + "\nnot verified\n";
+  for (const VerifyFinding& finding : verification.findings) text += text_of(finding) + "\n";
+  return text + "not verified\n";
 }
 
 std::string to_json(const Verification& verification) {

@@ -159,15 +159,16 @@ TEST(LikelyCause, ReplicasWithBatchStatisticsOfTheirOwnAreNamed) {
 }
 
 TEST(LikelyCause, ALossThatIsNotTheSumOfItsPartsIsNamedAndRoundingIsNot) {
-  const auto findings = [](double of_parts, double of_whole, bool is_double) {
+  const auto findings = [](double of_parts, double of_whole, const std::string& type) {
     RecordedPipeline recorded = pipeline(whole_step());
-    recorded.ranks[0].losses.push_back({0, of_parts, of_whole, is_double});
+    recorded.ranks[0].losses.push_back({0, of_parts, of_whole, type});
     return findings_in({{recorded}}, "the reference");
   };
-  EXPECT_THAT(findings(1, 1 + 1e-12, true), IsEmpty());
-  EXPECT_THAT(findings(1, 1 + 1e-5, false), IsEmpty());
-  EXPECT_THAT(findings(NAN, NAN, true), IsEmpty());
-  for (const auto& found : {findings(1, 1.001, true), findings(1, 1.01, false), findings(NAN, 1, true)}) {
+  EXPECT_THAT(findings(1, 1 + 1e-12, "Double"), IsEmpty());
+  EXPECT_THAT(findings(1, 1 + 1e-5, "Float"), IsEmpty());
+  EXPECT_THAT(findings(1, 1 + 1e-3, "BFloat16"), IsEmpty());
+  EXPECT_THAT(findings(NAN, NAN, "Double"), IsEmpty());
+  for (const auto& found : {findings(1, 1.001, "Double"), findings(1, 1.01, "Float"), findings(NAN, 1, "Double")}) {
     ASSERT_THAT(found, SizeIs(1));
     EXPECT_EQ(found[0].cause, LikelyCause::kLossIsNoMean);
   }

@@ -37,7 +37,7 @@ Recording first_step() {
   Recording step;
   step.tensors.push_back({RecordKind::kLeft, 0, 1, 3, 2, "", "abc", "[2] of Float", 0});
   step.tensors.push_back({RecordKind::kGradient, 0, 1, 3, -1, "out.weight", "def", "[2, 2] of Float", 0.1});
-  step.losses.push_back({0, 1.0 / 3, std::numeric_limits<double>::infinity(), false});
+  step.losses.push_back({0, 1.0 / 3, std::numeric_limits<double>::infinity(), "Float"});
   step.strays.push_back({1, "[6] of Float"});
   step.probes.push_back({3, true, "no \"input\"", {{"a", 1.5}, {"b", -2}}});
   step.num_steps = 1;
@@ -71,7 +71,7 @@ TEST(Recording, IsReadAsItWasWritten) {
   ASSERT_THAT(read.losses, SizeIs(1));
   EXPECT_EQ(read.losses[0].of_parts, 1.0 / 3);
   EXPECT_EQ(read.losses[0].of_whole, std::numeric_limits<double>::infinity());
-  EXPECT_FALSE(read.losses[0].is_double);
+  EXPECT_EQ(read.losses[0].type, "Float");
   ASSERT_THAT(read.strays, SizeIs(1));
   EXPECT_EQ(read.strays[0].shape, "[6] of Float");
   ASSERT_THAT(read.probes, SizeIs(1));

@@ -27,14 +27,6 @@ struct CounterImpl : torch::nn::Module {
 };
 TORCH_MODULE(Counter);
 
-struct ClockImpl : torch::nn::Module {
-  torch::Tensor forward(const torch::Tensor& input) {
-    const auto now = std::chrono::steady_clock::now().time_since_epoch();
-    return input.abs() * (1 + 1e-3 * std::chrono::duration<double>(now).count());
-  }
-};
-TORCH_MODULE(Clock);
-
 struct UnregisteredImpl : torch::nn::Module {
   torch::Tensor forward(const torch::Tensor& input) { return input * weight; }
   torch::Tensor weight = torch::ones({6}, torch::requires_grad());
@@ -76,8 +68,6 @@ void add_suspect(const std::string& fault, gpipe::LayerChain& chain) {
     chain.add<OwnGenerator>("suspect");
   } else if (fault == "hidden-state") {
     chain.add<Counter>("suspect");
-  } else if (fault == "clock") {
-    chain.add<Clock>("suspect");
   } else if (fault == "unregistered-weight") {
     chain.add<Unregistered>("suspect");
   } else if (fault == "batch-statistics") {

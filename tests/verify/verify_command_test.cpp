@@ -99,7 +99,7 @@ TEST_P(Fault, IsNamedWithItsLayer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(All, Fault,
-                         ::testing::Values("own-generator", "hidden-state", "clock", "unregistered-weight", "race",
+                         ::testing::Values("own-generator", "hidden-state", "unregistered-weight", "race",
                                            "loss-is-no-mean", "batch-statistics", "unseeded-data"),
                          [](const auto& fault) {
                            std::string name = fault.param;

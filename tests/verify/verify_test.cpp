@@ -244,7 +244,7 @@ TEST(Verify, ALossWithAMeanOverTokensIsNamedThoughItIsTheSameForAllStages) {
   const Verification verification = verify(model.chain, {{model.input}, {model.target}}, mean_over_tokens, few_runs());
   expect_finding(verification, LikelyCause::kLossIsNoMean, "the loss function");
   EXPECT_THAT(verification.runs, Each(Field(&VerifiedRun::outcome, VerifyOutcome::kSame)));
-  EXPECT_THAT(verification.findings[0].detail, HasSubstr("double precision"));
+  EXPECT_THAT(verification.findings[0].detail, HasSubstr("both computed as Double"));
 }
 
 TEST(Verify, RoundingIsNoWrongLoss) {

@@ -84,7 +84,7 @@ std::optional<LossRecord> LossCheck::compare_in(bool in_double) const {
     LossRecord record;
     record.of_parts = parts.sum / parts.weight;
     record.of_whole = whole.sum / whole.weight;
-    record.is_double = in_double;
+    record.type = c10::toString(whole.type);
     return record;
   } catch (const std::exception&) {
     return std::nullopt;  // it takes no doubles, or no such batch
@@ -94,6 +94,7 @@ std::optional<LossRecord> LossCheck::compare_in(bool in_double) const {
 LossCheck::Value LossCheck::evaluate(const Tensors& outputs, const Tensors& targets, std::int64_t num_rows) const {
   const LossValue given = loss_(outputs, targets);
   Value value;
+  value.type = given.loss.scalar_type();
   value.sum = given.loss.item<double>();
   if (given.weight) {
     value.weight = given.weight->item<double>();

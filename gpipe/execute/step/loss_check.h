@@ -36,6 +36,7 @@ class LossCheck {
     double sum = 0;
     double weight = 1;  // of a sum: 1
     bool is_mean = true;
+    at::ScalarType type = at::kFloat;
   };
   Value evaluate(const Tensors& outputs, const Tensors& targets, std::int64_t num_rows) const;
   std::optional<LossRecord> compare_in(bool in_double) const;

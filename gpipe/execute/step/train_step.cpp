@@ -216,10 +216,11 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
-  LossCheck loss_check(loss, engine.options().loss_reduction(), target_batches);
+  std::optional<LossCheck> loss_check;
   if (engine.is_recording()) {
+    loss_check.emplace(loss, engine.options().loss_reduction(), target_batches);
     stage_loss.call = [&](int micro_batch, const Tensors& outputs) {
-      loss_check.keep(micro_batch, outputs);
+      loss_check->keep(micro_batch, outputs);
       return micro_batch_loss(micro_batch, outputs);
     };
   }
@@ -247,7 +248,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   }
   const Tensors input_grads = step.input_grads();
   if (step.recorder() != nullptr) {
-    if (const std::optional<LossRecord> compared = loss_check.compare()) step.recorder()->add(*compared);
+    if (const std::optional<LossRecord> compared = loss_check->compare()) step.recorder()->add(*compared);
     step.finish_recording(result.loss, input_grads);
   }
   lock.reset();  // the inputs may come out of this very pipeline
