@@ -1,5 +1,6 @@
 #include "gpipe/torchscript/graph_aliases.h"
 
+#include <algorithm>
 #include <set>
 #include <string>
 #include <string_view>
@@ -89,12 +90,33 @@ bool is_written(const Node& node, const c10::Argument& argument) {
   return argument.name().compare(0, 8, "running_") == 0 && name.find("_norm") != std::string_view::npos;
 }
 
+// Numbers, texts and the like are values that nothing changes.
+bool can_be_written(const c10::Type& type) {
+  if (type.kind() == c10::TypeKind::OptionalType || type.kind() == c10::TypeKind::TupleType) {
+    const auto contained = type.containedTypes();
+    return std::any_of(contained.begin(), contained.end(), [](const auto& inner) { return can_be_written(*inner); });
+  }
+  switch (type.kind()) {
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::BoolType:
+    case c10::TypeKind::NumberType:
+    case c10::TypeKind::ComplexType:
+    case c10::TypeKind::StringType:
+    case c10::TypeKind::NoneType:
+    case c10::TypeKind::DeviceObjType:
+      return false;
+    default:
+      return true;
+  }
+}
+
 void add_written(const Node& node, std::vector<const Value*>& written) {
   const auto* const schema = node.maybeSchema();
   if (schema == nullptr) return;
   for (std::size_t index = 0; index < node.inputs().size() && index < schema->arguments().size(); ++index) {
     const Value* const input = node.inputs()[index];
-    if (is_written(node, schema->arguments()[index]) && torch::jit::AliasDb::isMutableType(input)) {
+    if (is_written(node, schema->arguments()[index]) && can_be_written(*input->type())) {
       written.push_back(input);
     }
   }
