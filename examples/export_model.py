@@ -591,8 +591,8 @@ def parse_arguments(arguments):
     return options
 
 
-def main(arguments=None):
-    options = parse_arguments(arguments)
+def run_export(options):
+    """Writes the files that the options ask for, and says what they are."""
     model = make_model(options)
     inputs = Inputs(model, options.inputs, options.seed)
     exported = export(model, inputs, options.how)
@@ -613,10 +613,14 @@ def main(arguments=None):
         print(f"{options.targets_file}: random targets for --loss {options.loss}")
 
 
-if __name__ == "__main__":
+def main(arguments=None):
     try:
-        main()
+        run_export(parse_arguments(arguments))
     except ExportError as error:
         sys.exit(f"export_model: {error}")
     except OSError as error:
         sys.exit(f"export_model: {error}; is the path right, and is there a network where names are downloaded?")
+
+
+if __name__ == "__main__":
+    main()

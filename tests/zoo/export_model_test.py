@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
 """Tests of examples/export_model.py, which is run as its users run it."""
+import contextlib
+import io
+import os
 import pathlib
 import subprocess
 import sys
@@ -65,22 +68,27 @@ class ExportModel(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         (self.folder / "models.py").write_text(MODELS)
-
-    def run_it(self, *arguments):
-        command = [sys.executable, export_model.__file__, *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
 
     def export(self, *arguments):
-        result = self.run_it(*arguments, "-o", "out.pt")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout, torch.jit.load(str(self.folder / "out.pt"))
+        """What is said, and the module."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            export_model.main([*arguments, "-o", "out.pt"])
+        return said.getvalue(), torch.jit.load("out.pt")
 
     def assert_refused(self, says, *arguments):
-        result = self.run_it(*arguments, "-o", "out.pt")
-        self.assertNotEqual(result.returncode, 0)
-        self.assertIn(says, result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-        self.assertFalse((self.folder / "out.pt").exists())
+        said = io.StringIO()
+        with self.assertRaises(SystemExit) as end, contextlib.redirect_stderr(said):
+            export_model.main([*arguments, "-o", "out.pt"])
+        self.assertIn(says, f"{said.getvalue()}{end.exception.code}")
+        self.assertFalse(os.path.exists("out.pt"))
+
+    def test_is_a_program_that_ends_with_an_error_of_one_line(self):
+        command = [sys.executable, export_model.__file__, "models.py:Nothing", "-o", "out.pt"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stderr), (1, "export_model: models.py has no 'Nothing'\n"))
 
     def test_compiles_what_can_be_compiled_and_keeps_the_names(self):
         text, module = self.export("models.py:Net", "--input", "4", "--set", "width=7")
