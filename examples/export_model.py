@@ -505,9 +505,11 @@ def targets_for(output, loss, seed):
         return torch.randint(output.size(1), [output.size(0)], generator=generator)
     if output.dim() == 3:  # samples x positions x classes
         return torch.randint(output.size(2), list(output.shape[:2]), generator=generator)
+    if output.dim() > 3:  # samples x classes x height x width
+        return torch.randint(output.size(1), [output.size(0), *output.shape[2:]], generator=generator)
     raise ExportError(
-        f"for --loss cross-entropy the first output is samples x classes or samples x positions x classes, not "
-        f"{list(output.shape)}; try --loss mse"
+        f"for --loss cross-entropy the first output has a score for each class, and not the shape {list(output.shape)}; "
+        "try --loss mse"
     )
 
 

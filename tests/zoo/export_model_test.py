@@ -54,6 +54,10 @@ class Images(Net):
     def forward(self, x):
         return torch.zeros(len(x), 2, 3, 3) * self.linear(x).sum()
 
+class Number(Net):
+    def forward(self, x):
+        return self.linear(x).sum(1)
+
 def number():
     return 3
 
@@ -169,6 +173,10 @@ class ExportModel(unittest.TestCase):
         self.export("models.py:Net", "--input", "4", "--targets", "t.safetensors", "--loss", "mse", "--samples", "3")
         self.assertEqual(self.read("t.safetensors")["target"][:2], ["F32", [3, 4]])
 
+    def test_targets_of_images_are_a_class_a_pixel(self):
+        self.export("models.py:Images", "--input", "4", "--targets", "t.safetensors", "--samples", "3")
+        self.assertEqual(self.read("t.safetensors")["target"][:2], ["I64", [3, 3, 3]])
+
     def test_the_same_seed_gives_the_same_weights_and_samples(self):
         bytes_of = {}
         for run in ("one", "two"):
@@ -223,7 +231,7 @@ class ExportModel(unittest.TestCase):
         self.assert_refused(
             "torch.jit.script cannot compile it", "models.py:Unscriptable", "--input", "4", "--how", "script"
         )
-        self.assert_refused("try --loss mse", "models.py:Images", "--input", "4", "--targets", "t.safetensors")
+        self.assert_refused("try --loss mse", "models.py:Number", "--input", "4", "--targets", "t.safetensors")
 
 
 if __name__ == "__main__":
