@@ -128,7 +128,8 @@ def own_networks():
         network("unet", own_models.UNet, ["3x32x32"], "U-Net, 3 skips", loss="mse"),
         network("control_flow", own_models.ControlFlow, ["16"], "control flow by data"),
         network("shared", own_models.SharedModules, ["12:below=40"], "shared modules, tied embedding"),
-        network("shared_often", own_models.SharedOften, ["16"], "one layer nine times"),
+        network("shared_often", own_models.SharedOften, ["16"], "one layer nine times, in a loop"),
+        network("shared_often_traced", own_models.SharedOften, ["16"], "one layer nine times", how="trace"),
         network(
             "structured",
             own_models.Structured,
