@@ -102,21 +102,26 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/model_place.cpp
   gpipe/model/autocast_scope.cpp
   gpipe/torchscript/assigned_attribute.cpp
+  gpipe/torchscript/chain_of.cpp
   gpipe/torchscript/cut_rules.cpp
+  gpipe/torchscript/deferred_norms.cpp
   gpipe/torchscript/flat_graph.cpp
   gpipe/torchscript/from_torchscript.cpp
   gpipe/torchscript/graph_aliases.cpp
   gpipe/torchscript/graph_walk.cpp
+  gpipe/torchscript/indexed_submodules.cpp
   gpipe/torchscript/layer_choice.cpp
   gpipe/torchscript/layer_program.cpp
   gpipe/torchscript/model_inputs.cpp
   gpipe/torchscript/module_attributes.cpp
   gpipe/torchscript/operation_weights.cpp
   gpipe/torchscript/packed_values.cpp
+  gpipe/torchscript/script_batch_norm.cpp
   gpipe/torchscript/script_chain.cpp
   gpipe/torchscript/script_error.cpp
   gpipe/torchscript/script_layer.cpp
   gpipe/torchscript/script_layer_names.cpp
+  gpipe/torchscript/traced_module.cpp
   gpipe/torchscript/unused_draws.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.

@@ -24,4 +24,5 @@
 #include "gpipe/model/profiler.h"
 #include "gpipe/model/skip.h"
 #include "gpipe/schedule.h"
+#include "gpipe/torchscript/chain_of.h"
 #include "gpipe/torchscript/from_torchscript.h"

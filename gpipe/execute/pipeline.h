@@ -62,8 +62,8 @@ class PipelineImpl : public torch::nn::Module {
     static_assert(
         detail::kNever<Model>,
         "gpipe::Pipeline is made of a torch::nn::Sequential or a gpipe::LayerChain, whose layers it can split, "
-        "and not of any other module; put its layers into one of these, for example "
-        "gpipe::LayerChain().add(\"layer\", module)");
+        "and not of any other module; cut it into layers with gpipe::chain_of(module, sample), or put its layers into "
+        "one of these, for example gpipe::LayerChain().add(\"layer\", module)");
   }
   // Parameters that were tied are separate again, with the values they had in common. In a world of several, leaves as
   // `leave` does, unless an error is on its way. In a forked process, leaves alone what only its parent can

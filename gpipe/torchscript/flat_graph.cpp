@@ -12,7 +12,9 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/torchscript/deferred_norms.h"
 #include "gpipe/torchscript/graph_walk.h"
+#include "gpipe/torchscript/indexed_submodules.h"
 #include "gpipe/torchscript/model_inputs.h"
 #include "gpipe/torchscript/module_attributes.h"
 #include "gpipe/torchscript/unused_draws.h"
@@ -28,10 +30,11 @@ namespace prim = torch::jit::prim;
 bool is_call(const Node& node) { return node.kind() == prim::CallMethod || node.kind() == prim::CallFunction; }
 
 // One pass inlines one level only, where the executor does not optimize.
-void inline_calls(Graph& graph) {
+void inline_calls(Graph& graph, const torch::jit::Module& module) {
   constexpr int kMostLevels = 256;
   for (int level = 0; level < kMostLevels; ++level) {
     torch::jit::Inline(graph);
+    name_indexed_submodules(graph, module);
     bool any_left = false;
     for_each_node(graph.block(),
                   [&](Node* node) { any_left |= is_call(*node) && torch::jit::tryToGraphFunction(node) != nullptr; });
@@ -44,7 +47,6 @@ void inline_calls(Graph& graph) {
 }
 
 void clean(std::shared_ptr<Graph>& graph) {
-  keep_draws(*graph);
   torch::jit::InlineForkWait(graph);
   torch::jit::LowerSimpleTuples(graph);
   torch::jit::ConstantPropagationImmutableTypes(graph);
@@ -147,16 +149,22 @@ void list_values(FlatGraph& flat) {
 
 }  // namespace
 
-FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs) {
+FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs, bool deferred_batch_norm) {
   const auto forward = module.find_method("forward");
   if (!forward) throw InvalidArgument("the module has no forward; export a module that can be called");
   FlatGraph flat;
   flat.graph = forward->graph()->copy();
-  inline_calls(*flat.graph);
+  inline_calls(*flat.graph, module);
+  keep_draws(*flat.graph);
+  torch::jit::EliminateDeadCode(flat.graph);  // also of uses of submodules that are left over from inlining
   flat.inputs = take_tensors(flat.graph, forward->function().getSchema(), inputs);
   flat.weights = weights_of(module);
   flat.slots = slots_for_attributes(flat.graph, module, flat.weights);
   clean(flat.graph);
+  if (deferred_batch_norm) {
+    defer_batch_norms(flat);
+    torch::jit::EliminateDeadCode(flat.graph);
+  }
   check_operations(*flat.graph);
   slots_for_constants(flat.graph, flat.slots);
   check_result(*flat.graph->outputs()[0]->type(), "the result");

@@ -7,6 +7,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -30,6 +31,18 @@ struct AttributeSlot {
   std::string name() const { return scope.empty() ? key : scope + "." + key; }
 };
 
+// A batch norm that keeps running statistics, by what it reads.
+struct BatchNormSlots {
+  std::string scope;  // of its running mean
+  std::optional<AttributeSlot> weight;
+  std::optional<AttributeSlot> bias;
+  AttributeSlot running_mean;
+  AttributeSlot running_var;
+  std::optional<AttributeSlot> num_batches_tracked;
+  std::optional<double> momentum;  // nothing: a cumulative average
+  double eps = 0;
+};
+
 // A value of the top level that is no constant, and the operations that need it.
 struct FlatValue {
   torch::jit::Value* value = nullptr;
@@ -51,6 +64,8 @@ struct FlatGraph {
   std::vector<FlatValue> values;         // that are not slots, in the order in which they are made
   std::vector<FlatValue> slot_values;    // one a slot
   std::map<std::string, bool> training;  // mode of each submodule, by its path
+  std::map<std::string, BatchNormSlots> deferred_norms;  // by their scopes, if batch norms are deferred
+  std::optional<bool> recorded_mode;  // whether the operations are those of training; nothing: they ask for the mode
   // Owns the methods of classes, which the code of a layer refers to: those of `with torch.no_grad()`.
   std::shared_ptr<torch::jit::CompilationUnit> classes;
 
@@ -63,9 +78,12 @@ struct FlatGraph {
 //
 // `inputs` name the mini-batch's tensors in their order; without any, they are those of forward's signature.
 //
+// With `deferred_batch_norm`, batch norms with running statistics become those of nn::DeferredBatchNorm.
+//
 // Throws InvalidArgument that names the operation or attribute and a remedy, for what cannot be cut into layers: a module
 // without forward, calls that cannot be inlined, attributes that are objects of C++ classes, values other than tensors
 // that are assigned, and results that are no tensors.
-FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs);
+FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs,
+                  bool deferred_batch_norm = false);
 
 }  // namespace gpipe::detail

@@ -5,15 +5,9 @@
 #include <torch/csrc/jit/serialization/import.h>
 
 #include <exception>
-#include <memory>
-#include <utility>
 
 #include "gpipe/error.h"
-#include "gpipe/torchscript/cut_rules.h"
 #include "gpipe/torchscript/flat_graph.h"
-#include "gpipe/torchscript/graph_aliases.h"
-#include "gpipe/torchscript/layer_choice.h"
-#include "gpipe/torchscript/operation_weights.h"
 #include "gpipe/torchscript/script_chain.h"
 #include "gpipe/torchscript/script_error.h"
 
@@ -32,14 +26,7 @@ LayerChain from_torchscript(const std::string& file, const TorchScriptOptions& o
 }
 
 LayerChain from_torchscript(const torch::jit::Module& module, const TorchScriptOptions& options) {
-  if (options.min_layers() < 1) {
-    throw InvalidArgument(fmt::format("min_layers is {}; it must be 1 or more", options.min_layers()));
-  }
-  const detail::FlatGraph flat = detail::flatten(module, options.inputs());
-  const detail::GraphAliases aliases(flat);
-  const detail::CutCosts costs = detail::cut_costs(flat, detail::find_cuts(flat, aliases));
-  return detail::script_chain(flat, aliases, detail::choose_cuts(costs, options.min_layers()),
-                              options.most_shared_bytes());
+  return detail::script_chain(detail::flatten(module, options.inputs(), options.deferred_batch_norm()), options);
 }
 
 }  // namespace gpipe

@@ -26,6 +26,8 @@ struct TorchScriptOptions {
   // of its uses are added up as in the whole module. A larger one is tied (LayerChain::tie): each of its layers adds up
   // its own gradients over the mini-batch, and these sums are added up at the end, which gives other last bits.
   TORCH_ARG(std::int64_t, most_shared_bytes) = 1 << 20;
+  // Batch norms move their running statistics once a mini-batch, as nn::DeferredBatchNorm does.
+  TORCH_ARG(bool, deferred_batch_norm) = false;
 };
 
 // The module as a chain that computes the same, bit for bit: the module's operations in its order, cut where few tensors

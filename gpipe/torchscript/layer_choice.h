@@ -8,7 +8,7 @@ namespace gpipe::detail {
 // What is known of the operations of a flat graph, and of the cut before each.
 struct CutCosts {
   std::vector<bool> allowed;   // as in CutRules
-  std::vector<int> cost;       // tensors that are handed on, and two for each other value
+  std::vector<int> cost;       // tensors that are handed on, and two for each other value or part of a tensor
   std::vector<int> heavy;      // of each operation: how many convolutions, matrix products and the like are in it
   std::vector<bool> is_light;  // whether the operation computes a tensor, and is worth a layer where there are too few
 };

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "gpipe/error.h"
+#include "gpipe/torchscript/deferred_norms.h"
 #include "gpipe/torchscript/graph_walk.h"
 #include "gpipe/torchscript/operation_weights.h"
 
@@ -179,6 +180,7 @@ class ProgramMaker {
     for (int index = begin; index < end; ++index) {
       Node* const node = flat_.nodes[index];
       for (Value* value : values_used_by(node)) copy_of(value);
+      for_each_within(node, [&](Node* inner) { note_norm(*inner, program); });
       Node* const made = graph->appendNode(graph->createClone(node, copy_of));
       for (std::size_t output = 0; output < node->outputs().size(); ++output) {
         copies[node->outputs()[output]] = made->outputs()[output];
@@ -194,6 +196,12 @@ class ProgramMaker {
     graph->lint();
     program.code = torch::jit::Code(graph, "layer");
     program.classes = flat_.classes;
+    program.recorded_mode = flat_.recorded_mode;
+  }
+
+  void note_norm(const Node& node, LayerProgram& program) const {
+    const std::optional<std::string> scope = deferred_norm_of(node);
+    if (scope) program.deferred_norms.push_back(flat_.deferred_norms.at(*scope));
   }
 
   static Value* add_input(Graph& graph, const Value& value) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,7 +41,9 @@ struct LayerProgram {
   std::size_t num_packed_out = 0;
   std::vector<std::string> stashed;
   bool is_last = false;
+  std::optional<bool> recorded_mode;  // see FlatGraph
   std::vector<AttributeSlot> slots;
+  std::vector<BatchNormSlots> deferred_norms;
   std::vector<AttributeSlot> unused;  // parameters and buffers that no operation reads, which belong to this layer
 };
 

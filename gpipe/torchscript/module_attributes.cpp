@@ -154,8 +154,9 @@ class AttributePass {
           name_of(object, key), key));
     }
     if (object->getAttr(key).isGenericDict()) return read_dictionary(node, object, key);
+    if (assigned_.count(attribute) == 0) return value_of(object, key);
+    check_is_buffer(object, key);
     Value* const value = value_of(object, key);
-    if (assigned_.count(attribute) == 0) return value;
     // What was read before an assignment stays what it was.
     const torch::jit::WithInsertPoint before(&node);
     return graph_->insert(c10::Symbol::fromQualString("aten::clone"), {value});
@@ -163,10 +164,9 @@ class AttributePass {
 
   // A dictionary may be a cache: each forward begins with a copy of what it was.
   Value* read_dictionary(Node& node, const ObjectPointer& object, const std::string& key) {
-    const bool is_at_top = node.owningBlock() == graph_->block();
-    const auto known = values_.find({object.get(), key});
-    if (known != values_.end()) return known->second;
-    const torch::jit::WithInsertPoint before(&node);
+    Value*& known = values_[{object.get(), key}];
+    if (known != nullptr) return known;
+    const torch::jit::WithInsertPoint before(at_top_level(&node));
     const AttributeSlot slot{AttributeSlot::Kind::kConstant, paths_.at(object.get()), key, {}};
     std::vector<Value*> keys;
     std::vector<Value*> values;
@@ -175,10 +175,14 @@ class AttributePass {
       values.push_back(insert(item.value(), slot));
     }
     const auto type = node.output()->type()->expect<c10::DictType>();
-    Value* const made =
-        graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
-    if (is_at_top) values_[{object.get(), key}] = made;
-    return made;
+    return known =
+               graph_->insertNode(graph_->createDict(type->getKeyType(), type->getValueType(), keys, values))->output();
+  }
+
+  // The node of the top level that the node is or is within.
+  Node* at_top_level(Node* node) const {
+    while (node->owningBlock() != graph_->block()) node = node->owningBlock()->owningNode();
+    return node;
   }
 
   Value* value_of(const ObjectPointer& object, const std::string& key) {
@@ -233,13 +237,7 @@ class AttributePass {
   void assign(Node& node, const ObjectPointer& object) {
     const std::string& key = node.s(attr::name);
     const std::string name = name_of(object, key);
-    const auto index = object->type()->getAttributeSlot(key);
-    if (!object->getSlot(index).isTensor() || !object->type()->is_buffer(index)) {
-      throw InvalidArgument(fmt::format(
-          "\"{}\" is assigned in forward, and is no buffer; keep what changes from batch to batch in a registered "
-          "buffer, and change it in place, self.{}.copy_(value)",
-          name, key));
-    }
+    check_is_buffer(object, key);
     Value* const slot = value_of(object, key);
     Value* const value = node.inputs()[1];
     const torch::jit::WithInsertPoint before(&node);
@@ -254,6 +252,17 @@ class AttributePass {
                         "self.{}.copy_(value)",
                         name, key));
       }
+    }
+  }
+
+  void check_is_buffer(const ObjectPointer& object, const std::string& key) const {
+    const std::string name = name_of(object, key);
+    const auto index = object->type()->getAttributeSlot(key);
+    if (!object->getSlot(index).isTensor() || !object->type()->is_buffer(index)) {
+      throw InvalidArgument(fmt::format(
+          "\"{}\" is assigned in forward, and is no buffer; keep what changes from batch to batch in a registered "
+          "buffer, and change it in place, self.{}.copy_(value)",
+          name, key));
     }
   }
 

@@ -56,6 +56,21 @@ bool is_light(const Node& node) {
   });
 }
 
+// Whether the value is a part of a larger tensor, with gaps in its memory: that is copied on its way to another process.
+bool is_piece(const torch::jit::Value& value) {
+  static const std::set<std::string_view> names = {
+      "aten::slice",        "aten::select",       "aten::narrow",           "aten::chunk",  "aten::split",
+      "aten::tensor_split", "aten::unsafe_chunk", "aten::unsafe_split",     "aten::unbind", "aten::expand",
+      "aten::expand_as",    "aten::as_strided",   "aten::split_with_sizes", "aten::unfold", "aten::diagonal",
+      "aten::__getitem__",  "prim::ListUnpack"};
+  return names.count(value.node()->kind().toQualString()) != 0;
+}
+
+// Of handing the value on, against 1 for a tensor.
+int cost_of(const torch::jit::Value& value) {
+  return value.type()->kind() == c10::TypeKind::TensorType && !is_piece(value) ? 1 : 2;
+}
+
 }  // namespace
 
 int num_heavy_operations(Node* node) {
@@ -80,7 +95,7 @@ CutCosts cut_costs(const FlatGraph& flat, const CutRules& rules) {
     for (const int user : value.used_by) {
       const int to = std::min(user, flat.num_nodes() - 1);
       const bool is_skip = is_tensor && heavy_before[to] - heavy_before[from + 1] >= kLongWay;
-      for (int cut = from + 1; cut <= to && !is_skip; ++cut) costs.cost[cut] += is_tensor ? 1 : 2;
+      for (int cut = from + 1; cut <= to && !is_skip; ++cut) costs.cost[cut] += cost_of(*value.value);
       from = std::max(from, to);
     }
   }

@@ -1,11 +1,17 @@
 #include "gpipe/torchscript/script_chain.h"
 
+#include <fmt/format.h>
+
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
 
+#include "gpipe/error.h"
+#include "gpipe/torchscript/cut_rules.h"
+#include "gpipe/torchscript/layer_choice.h"
 #include "gpipe/torchscript/layer_program.h"
+#include "gpipe/torchscript/operation_weights.h"
 #include "gpipe/torchscript/script_layer.h"
 #include "gpipe/torchscript/script_layer_names.h"
 
@@ -29,6 +35,18 @@ LayerChain script_chain(const FlatGraph& flat, const GraphAliases& aliases, cons
     chain.add_part(names[layer], names_of_weights(*build()), [build] { return make_layer(build()); });
   }
   return chain;
+}
+
+LayerChain script_chain(const FlatGraph& flat, const TorchScriptOptions& options) {
+  if (options.min_layers() < 1) {
+    throw InvalidArgument(fmt::format("min_layers is {}; it must be 1 or more", options.min_layers()));
+  }
+  if (options.most_shared_bytes() < 0) {
+    throw InvalidArgument(fmt::format("most_shared_bytes is {}; it must be 0 or more", options.most_shared_bytes()));
+  }
+  const GraphAliases aliases(flat);
+  const CutCosts costs = cut_costs(flat, find_cuts(flat, aliases));
+  return script_chain(flat, aliases, choose_cuts(costs, options.min_layers()), options.most_shared_bytes());
 }
 
 }  // namespace gpipe::detail

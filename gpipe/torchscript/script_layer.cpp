@@ -52,6 +52,7 @@ void add_tensors(const IValue& value, Tensors& tensors) {
 
 ScriptLayer::ScriptLayer(std::shared_ptr<const LayerProgram> program, const std::map<std::string, bool>& training)
     : torch::nn::Module(program->name), program_(std::move(program)) {
+  for (const BatchNormSlots& norm : program_->deferred_norms) add_norm(norm);
   for (const AttributeSlot& slot : program_->slots) bind(slot);
   for (const AttributeSlot& slot : program_->unused) bind(slot);
   slots_.resize(program_->slots.size());
@@ -72,15 +73,48 @@ torch::nn::Module& ScriptLayer::scope(const std::string& path) {
   return *module;
 }
 
+at::Tensor ScriptLayer::own(const AttributeSlot& slot) {
+  const auto [known, is_new] = own_.try_emplace(slot.name(), slot.tensor);
+  // What is built for the Meta device is moved there in place, and the original must stay where it is.
+  if (is_new && slot.tensor.defined() && (slot.is_tied_user || NoInitScope::is_open())) {
+    known->second = slot.tensor.detach().requires_grad_(slot.tensor.requires_grad());
+  }
+  return known->second;
+}
+
+void ScriptLayer::add_norm(const BatchNormSlots& slots) {
+  if (norms_.count(slots.scope) != 0) return;
+  const auto own_or_none = [this](const std::optional<AttributeSlot>& slot) {
+    return slot ? own(*slot) : at::Tensor();
+  };
+  ScriptBatchNorm::Tensors tensors;
+  tensors.weight = own_or_none(slots.weight);
+  tensors.bias = own_or_none(slots.bias);
+  tensors.running_mean = own(slots.running_mean);
+  tensors.running_var = own(slots.running_var);
+  tensors.num_batches_tracked = own_or_none(slots.num_batches_tracked);
+  if (!tensors.num_batches_tracked.defined()) tensors.num_batches_tracked = at::zeros({}, at::kLong);
+  auto options =
+      torch::nn::BatchNormOptions(tensors.running_mean.numel()).eps(slots.eps).affine(tensors.weight.defined());
+  options.momentum(slots.momentum ? c10::optional<double>(*slots.momentum) : c10::nullopt);
+  const auto norm = std::make_shared<ScriptBatchNorm>(tensors, options);
+  const std::size_t dot = slots.scope.rfind('.');
+  const bool is_nested = dot != std::string::npos;
+  scope(is_nested ? slots.scope.substr(0, dot) : "")
+      .register_module(is_nested ? slots.scope.substr(dot + 1) : slots.scope, norm);
+  norms_[slots.scope] = norm;
+}
+
 void ScriptLayer::bind(const AttributeSlot& slot) {
   torch::nn::Module& module = scope(slot.scope);
-  // What is built for the Meta device is moved there in place, and the original must stay where it is.
-  const bool is_original = !slot.is_tied_user && !NoInitScope::is_open();
-  const at::Tensor tensor = is_original || !slot.tensor.defined()
-                                ? slot.tensor
-                                : slot.tensor.detach().requires_grad_(slot.tensor.requires_grad());
+  const at::Tensor tensor = own(slot);
   BoundSlot bound;
   bound.value = tensor;
+  const bool is_weight = slot.kind == AttributeSlot::Kind::kParameter || slot.kind == AttributeSlot::Kind::kBuffer;
+  if (is_weight && norms_.count(slot.scope) != 0) {
+    slots_.push_back(std::move(bound));  // the batch norm has registered it
+    return;
+  }
   switch (slot.kind) {
     case AttributeSlot::Kind::kParameter:
       module.register_parameter(slot.key, tensor, tensor.requires_grad());
@@ -109,6 +143,14 @@ void ScriptLayer::set_modes(const std::map<std::string, bool>& training) {
 }
 
 Tensors ScriptLayer::forward(Tensors tensors) {
+  if (program_->recorded_mode && *program_->recorded_mode != is_training()) {
+    const char* const mode = is_training() ? "training" : "evaluation";
+    throw InvalidArgument(fmt::format(
+        "layer \"{}\" has the operations of {}, in which its module was recorded, and cannot run in {}; make a chain "
+        "for "
+        "{} with chain_of after {}() of the module: it shares the weights",
+        program_->name, is_training() ? "evaluation" : "training", mode, mode, is_training() ? "train" : "eval"));
+  }
   std::vector<IValue> stack = take(std::move(tensors));
   const at::Device device = device_of(stack);
   for (BoundSlot& slot : slots_) {
@@ -164,6 +206,7 @@ Tensors ScriptLayer::give_result(const IValue& result) const {
 }
 
 void ScriptLayer::run(std::vector<IValue>& stack) const {
+  const BatchNormScope norms(norms_);
   take_last_refusal();
   try {
     torch::jit::InterpreterState(program_->code).run(stack);

@@ -11,6 +11,7 @@
 
 #include "gpipe/model/micro_batch.h"
 #include "gpipe/torchscript/layer_program.h"
+#include "gpipe/torchscript/script_batch_norm.h"
 
 namespace gpipe::detail {
 
@@ -36,6 +37,9 @@ class ScriptLayer : public torch::nn::Module {
   };
 
   torch::nn::Module& scope(const std::string& path);
+  // The tensor that this layer has for the slot.
+  at::Tensor own(const AttributeSlot& slot);
+  void add_norm(const BatchNormSlots& slots);
   void bind(const AttributeSlot& slot);
   void set_modes(const std::map<std::string, bool>& training);
 
@@ -45,6 +49,8 @@ class ScriptLayer : public torch::nn::Module {
   void run(std::vector<c10::IValue>& stack) const;
 
   const std::shared_ptr<const LayerProgram> program_;
+  std::map<std::string, at::Tensor> own_;  // by the names of slots
+  BatchNormScope::Norms norms_;            // that are deferred
   std::vector<BoundSlot> slots_;
 };
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "gpipe/error.h"
+#include "gpipe/model/deferred_batch_norm.h"
 #include "gpipe/model/profiler.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/torchscript/script_modules.h"
@@ -303,7 +304,7 @@ TEST(FromTorchScript, EvaluatesAsTheModuleDoes) {
   pipeline->eval();
   const at::NoGradGuard no_grad;
   const test::PlainExecutor plain;
-  test::expect_same_bits(pipeline->forward(network.tensors)[0], whole.forward(network.arguments).toTensor(), "result");
+  test::expect_same_bits(pipeline->forward(network.tensors[0]), whole.forward(network.arguments).toTensor(), "result");
 }
 
 TEST(FromTorchScript, AFrozenSubmoduleKeepsItsStatistics) {
@@ -346,6 +347,28 @@ def forward(self, x):
   test::expect_same_module(module, whole);
 }
 
+TEST(FromTorchScript, ADictionaryBeginsEachForwardAsItWas) {
+  torch::jit::Module module = script_module();
+  module.register_module("a", script_linear(3, 3));
+  module.register_attribute("cache", c10::DictType::create(c10::StringType::get(), c10::TensorType::get()),
+                            c10::Dict<std::string, at::Tensor>());
+  module.define(R"(
+def forward(self, x):
+  if "twice" not in self.cache:
+    self.cache["twice"] = self.a.forward(x) * 2
+  return torch.tanh(self.cache["twice"])
+)");
+  const LayerChain chain = from_torchscript(module);
+  const auto result = [&](const at::Tensor& input) {
+    Tensors tensors = {input};
+    for (int layer = 0; layer < chain.size(); ++layer) tensors = chain.build(layer, 0).forward(std::move(tensors));
+    return tensors[0];
+  };
+  const at::Tensor ones = result(torch::ones({2, 3}));
+  EXPECT_FALSE(test::same_bits(result(torch::zeros({2, 3})), ones)) << "the result of another batch was kept";
+  EXPECT_TRUE(test::same_bits(result(torch::ones({2, 3})), ones));
+}
+
 TEST(FromTorchScript, LargeSharedParametersAreTied) {
   torch::manual_seed(1);
   const Network network = shared_modules();
@@ -380,6 +403,71 @@ TEST(FromTorchScript, SplitsTheBackwardTransparently) {
   }
 }
 
+// A network of convolutions and batch norms in C++, and the same one as TorchScript with these weights.
+struct NetworkTwice {
+  torch::nn::Sequential plain;
+  torch::jit::Module script = script_module();
+  at::Tensor input = torch::randn({8, 3, 5, 5});
+
+  NetworkTwice() {
+    plain->push_back("conv1", torch::nn::Conv2d(torch::nn::Conv2dOptions(3, 4, 3).padding(1).bias(false)));
+    plain->push_back("norm1", torch::nn::BatchNorm2d(4));
+    plain->push_back("conv2", torch::nn::Conv2d(torch::nn::Conv2dOptions(4, 4, 3).padding(1).bias(false)));
+    plain->push_back("norm2", torch::nn::BatchNorm2d(4));
+    script.register_module("conv1", script_conv(3, 4));
+    script.register_module("norm1", script_batch_norm(4));
+    script.register_module("conv2", script_conv(4, 4));
+    script.register_module("norm2", script_batch_norm(4));
+    script.define(R"(
+def forward(self, x):
+  x = self.norm1.forward(self.conv1.forward(x))
+  return self.norm2.forward(self.conv2.forward(x))
+)");
+    const at::NoGradGuard no_grad;
+    for (const auto& [name, tensor] : test::named_tensors(script)) {
+      if (tensor.requires_grad()) tensor.copy_(plain->named_parameters()[name]);
+    }
+  }
+};
+
+TEST(FromTorchScript, DefersBatchNormsAsTheModulesDo) {
+  torch::manual_seed(1);
+  const NetworkTwice network;
+  const auto loss = [](const Tensors& outputs, const Tensors&) { return test::weighted_sum(outputs); };
+  Pipeline expected(gpipe::nn::convert_batch_norm(network.plain), PipelineOptions(1).num_micro_batches(4));
+  Pipeline got(from_torchscript(network.script, TorchScriptOptions().deferred_batch_norm(true)),
+               PipelineOptions(2).num_micro_batches(4));
+  for (int step = 0; step < 3; ++step) {
+    const at::Tensor target = torch::zeros({8, 1});
+    const at::Tensor expected_loss = expected->train_step({network.input}, {target}, loss).loss;
+    test::expect_same_bits(got->train_step({network.input}, {target}, loss).loss, expected_loss, "loss");
+  }
+  EXPECT_EQ(got->named_buffers()["norm1.num_batches_tracked"].item<std::int64_t>(), 3);
+  test::expect_same_bits(*got, *expected);
+  got->eval();
+  expected->eval();
+  const at::NoGradGuard no_grad;
+  test::expect_same_bits(got->forward(network.input), expected->forward(network.input), "evaluation");
+}
+
+TEST(FromTorchScript, DeferredBatchNormsAreTransparent) {
+  torch::manual_seed(1);
+  const Network network = convolutions();
+  test::Problem problem;
+  problem.make = [&] {
+    return from_torchscript(copy_of(network.module), TorchScriptOptions().deferred_batch_norm(true).min_layers(16));
+  };
+  problem.inputs = network.tensors;
+  problem.targets = {torch::zeros({4, 1})};
+  problem.loss = [](const Tensors& outputs, const Tensors& /*targets*/) { return test::weighted_sum(outputs); };
+  problem.options.num_micro_batches(2);
+  for (const int num_stages : {1, 2, 3}) {
+    for (const Recompute recompute : {Recompute::kAlways, Recompute::kNever}) {
+      test::expect_transparent(problem, PipelineOptions(num_stages).num_micro_batches(2).recompute(recompute));
+    }
+  }
+}
+
 TEST(FromTorchScript, IsProfiledOnTheMetaDeviceAndStaysWhereItIs) {
   const Network network = convolutions();
   const LayerChain chain = from_torchscript(network.module);
@@ -403,6 +491,7 @@ std::string refusal(const std::string& source, const TorchScriptOptions& options
     torch::jit::Module module = script_module();
     module.register_module("a", script_linear(3, 3));
     module.register_attribute("count", c10::IntType::get(), 0);
+    module.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({3}));
     module.register_attribute("last", c10::TensorType::get(), torch::zeros({3}));
     if (!source.empty()) module.define(source);
     from_torchscript(module, options);
@@ -423,6 +512,7 @@ TEST(FromTorchScript, SaysWhatItCannotCut) {
   EXPECT_THAT(refusal("def forward(self, f: Dict[str, Tensor]):\n  return f[\"x\"]\n"), HasSubstr("\"f.key\""));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.count += 1\n  return x\n"), HasSubstr("\"count\" is assigned"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.last = x\n  return x\n"), HasSubstr("self.last.copy_(value)"));
+  EXPECT_THAT(refusal("def forward(self, x):\n  self.sizes.append(1)\n  return x\n"), HasSubstr("changes a list"));
 }
 
 TEST(FromTorchScript, SaysWhichInputsItTakes) {
