@@ -302,6 +302,7 @@ std::string refusal(const std::string& source, const TorchScriptOptions& options
     torch::jit::Module module = script_module();
     module.register_module("a", script_linear(3, 3));
     module.register_attribute("count", c10::IntType::get(), 0);
+    module.register_buffer("mean", torch::zeros({3}));
     module.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({3}));
     module.register_attribute("last", c10::TensorType::get(), torch::zeros({3}));
     if (!source.empty()) module.define(source);
@@ -324,6 +325,14 @@ TEST(FromTorchScript, SaysWhatItCannotCut) {
   EXPECT_THAT(refusal("def forward(self, x):\n  self.count += 1\n  return x\n"), HasSubstr("\"count\" is assigned"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.last = x\n  return x\n"), HasSubstr("self.last.copy_(value)"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.sizes.append(1)\n  return x\n"), HasSubstr("changes a list"));
+  EXPECT_THAT(refusal(R"(
+def forward(self, x):
+  self.mean = torch.mean(x, [0])
+  if bool(torch.mean(x) > 0):
+    self.mean = self.mean * 2
+  return x - self.mean
+)"),
+              HasSubstr("\"mean\" is assigned within an if"));
 }
 
 TEST(FromTorchScript, SaysWhichInputsItTakes) {
