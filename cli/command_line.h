@@ -37,9 +37,9 @@ struct OptionGroup {
   const char* heading;
 
   template <typename Target, typename Value>
-  void add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
-           const std::string& description) const {
-    add_value(command, name, target, parse, description)->type_name(type)->group(heading);
+  CLI::Option* add(const char* type, const std::string& name, Target& target, Value (*parse)(std::string_view),
+                   const std::string& description) const {
+    return add_value(command, name, target, parse, description)->type_name(type)->group(heading);
   }
   // An option that may be repeated: `target` has a value for each time.
   template <typename Value>

@@ -8,7 +8,6 @@
 #include <csignal>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,6 +16,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
+#include "cli/program.h"
 #include "cli/terminal.h"
 #include "gpipe/version.h"
 
@@ -31,7 +31,7 @@ struct Program {
   int first_argument;  // of the command line that it takes
   const char* if_missing;
 };
-constexpr Program kTrain = {"gpipe-train", 0, "build gpipe with libtorch: make build, without GPIPE_BUILD_TORCH=OFF"};
+constexpr Program kTrain = {kTrainProgram, 0, kIfTrainIsMissing};
 constexpr Program kGetData = {GPIPE_LIBEXEC "/get-data", 1,
                               "install gpipe whole: cmake --install, or run scripts/get-data of its sources"};
 
@@ -65,9 +65,7 @@ void hand_over_command(int argc, char** argv) {
   if (argc < 2) return;
   for (const HandedOver& command : kCommands) {
     if (std::string_view(argv[1]) != command.name) continue;
-    std::error_code error;
-    const std::filesystem::path self = std::filesystem::read_symlink("/proc/self/exe", error);
-    const std::string program = (self.parent_path() / command.program.path).lexically_normal().string();
+    const std::string program = path_from_this_program(command.program.path);
     execv(program.c_str(), argv + command.program.first_argument);
     if (errno == ENOENT) {
       throw UsageError(fmt::format("'{}' needs {}, which is not there", command.name, program),

@@ -1,8 +1,15 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +17,7 @@
 #include "cli/command_line.h"
 #include "cli/commands.h"
 #include "cli/files.h"
+#include "cli/program.h"
 #include "cli/quantity.h"
 #include "cli/schedule_options.h"
 #include "cli/terminal.h"
@@ -172,8 +180,15 @@ std::string plan_json(const Profile& profile, const PlanSearch& search, const Fo
   return indented_json(json);
 }
 
+// Options of `gpipe profile`, which profiles a TorchScript file on the way: their names and values, as they were given.
+struct ScriptProfile {
+  std::string torchscript;
+  std::map<std::string, std::string> options;
+};
+
 struct PlanCommand {
   std::string profile;
+  ScriptProfile script;
   ScheduleOptions schedule;
   PlanOptions options;  // what is not in `schedule`
   std::vector<double> speeds;
@@ -194,7 +209,13 @@ std::vector<double> parse_speeds(std::string_view words) { return parse_list(wor
 constexpr const char* kAuto = "auto";
 
 void check_usage(const PlanCommand& command) {
-  refuse_if(command.profile.empty(), "--profile is missing", "add --profile FILE, the costs of each layer as JSON");
+  const bool has_script = !command.script.torchscript.empty();
+  refuse_if(command.profile.empty() && !has_script, "--profile is missing",
+            "add --profile FILE, the costs of each layer as JSON");
+  for (const auto& [option, value] : command.script.options) {
+    refuse_if(!value.empty() && !has_script, fmt::format("{} is about --torchscript, and there is none", option),
+              fmt::format("add --torchscript FILE, or leave {} out", option));
+  }
   const bool is_searched = command.schedule.name == kSearchedSchedule;
   if (command.schedule.name != kAuto && !is_searched) find_schedule(command.schedule.name, plannable_schedule_names());
   require_schedule(command.schedule);
@@ -216,9 +237,44 @@ void check_usage(const PlanCommand& command) {
   if (!command.out.empty()) check_output_file(command.out, command.force);
 }
 
+// A file that goes with this object.
+class TemporaryFile {
+ public:
+  TemporaryFile() {
+    path_ = (std::filesystem::temp_directory_path() / "gpipe-profile-XXXXXX").string();
+    const int descriptor = mkstemp(path_.data());
+    if (descriptor < 0) throw UsageError(fmt::format("{}: {}", path_, std::strerror(errno)), "set TMPDIR to a folder");
+    close(descriptor);
+  }
+  ~TemporaryFile() { unlink(path_.c_str()); }
+  TemporaryFile(const TemporaryFile&) = delete;
+  TemporaryFile& operator=(const TemporaryFile&) = delete;
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+// Nothing if `gpipe profile` failed, which has said why; `exit_code` is then its own.
+std::optional<Profile> profile_of_script(const ScriptProfile& script, int& exit_code) {
+  const TemporaryFile file;
+  std::vector<std::string> words = {"profile", "--torchscript", script.torchscript, "--out", file.path(), "--force"};
+  for (const auto& [option, value] : script.options) {
+    if (!value.empty()) words.insert(words.end(), {option, value});
+  }
+  exit_code = run_quietly(path_from_this_program(kTrainProgram), words, kIfTrainIsMissing);
+  if (exit_code != kDone) return std::nullopt;
+  return read_profile(file.path());
+}
+
 int run_plan(PlanCommand command) {
   check_usage(command);
-  const Profile profile = read_profile(command.profile);
+  int exit_code = kDone;
+  const std::optional<Profile> found = command.script.torchscript.empty()
+                                           ? std::optional(read_profile(command.profile))
+                                           : profile_of_script(command.script, exit_code);
+  if (!found) return exit_code;
+  const Profile& profile = *found;
   PlanOptions& options = command.options;
   options.num_stages = *command.schedule.num_workers;
   options.num_micro_batches = *command.schedule.num_micro_batches;
@@ -271,14 +327,32 @@ void add_output_options(CLI::App& app, PlanCommand& command) {
   output.add_flag("--json", command.json, "Print one JSON object");
 }
 
+void add_model_options(CLI::App& app, PlanCommand& command) {
+  const OptionGroup model{app, "Model"};
+  CLI::Option* const profile = model.add("FILE", "--profile", command.profile, parse_path,
+                                         "Costs of each layer, as JSON; '-' reads standard input");
+  model
+      .add("FILE", "--torchscript", command.script.torchscript, parse_path,
+           "A TorchScript file instead, which 'gpipe profile' measures first")
+      ->excludes(profile);
+  const auto pass_on = [&](const char* type, const char* name, const char* description) {
+    model.add(type, name, command.script.options[name], parse_path, description);
+  };
+  pass_on("FILE", "--inputs", "What that is given (safetensors) [made-up images]");
+  pass_on("FILE", "--targets", "For its loss (safetensors)");
+  pass_on("NAME", "--loss", "cross-entropy or mse");
+  pass_on("N", "--samples", "Of the micro-batch that is run");
+  pass_on("N", "--image", "Height and width of made-up images");
+  pass_on("N", "--channels", "Of them");
+}
+
 }  // namespace
 
 void add_plan_command(CLI::App& app, Run& chosen) {
   const auto command = std::make_shared<PlanCommand>();
   command->schedule.name = command->options.schedule;
   CLI::App& sub = *app.add_subcommand("plan");
-  OptionGroup{sub, "Model"}.add("FILE", "--profile", command->profile, parse_path,
-                                "Costs of each layer, as JSON; '-' reads standard input");
+  add_model_options(sub, *command);
   sub.add_option("--schedule", command->schedule.name,
                  fmt::format("The schedule to plan for; auto: choose; search: make one for the model [{}]",
                              command->schedule.name))
@@ -297,7 +371,8 @@ void add_plan_command(CLI::App& app, Run& chosen) {
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --recompute always\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --workers w.json\n"
-            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --schedule auto"});
+            "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --schedule auto\n"
+            "  gpipe plan --torchscript model.pt --inputs in.safetensors --stages 4 --micro-batches 32"});
   sub.callback([&chosen, command] { chosen = [command] { return run_plan(*command); }; });
 }
 

@@ -25,6 +25,7 @@ add_library(gpipe_torch STATIC
   gpipe/model/micro_batch.cpp
   gpipe/model/no_init_scope.cpp
   gpipe/model/num_parameters.cpp
+  gpipe/model/open_module.cpp
   gpipe/model/optimizer_slots.cpp
   gpipe/model/update_in_blocks.cpp
   gpipe/model/profiler.cpp

@@ -12,6 +12,11 @@ Agreement agreement_on(std::string_view option) {
       {"--data-dir", Agreement::kNone},
       {"--text", Agreement::kNone},
       {"--weights", Agreement::kNone},
+      {"--torchscript", Agreement::kNone},
+      {"--inputs", Agreement::kNone},
+      {"--targets", Agreement::kNone},
+      {"--test-inputs", Agreement::kNone},
+      {"--test-targets", Agreement::kNone},
       {"--plan", Agreement::kNone},
       // Only rank 0 writes there, and replaces what is there.
       {"--trace", Agreement::kNone},
@@ -41,19 +46,23 @@ std::vector<std::string> agreed_options(CLI::App& command) {
   return texts;
 }
 
-std::string agreed_weights(const Safetensors& content) {
+std::string hash_of_tensors(const NamedTensors& tensors) {
   ContentHash hash;
-  std::size_t num_bytes = 0;
-  for (const auto& [name, tensor] : content.tensors) {
+  for (const auto& [name, tensor] : tensors) {
     const at::Tensor values = tensor.contiguous();
     const std::string described =
         fmt::format("{} {} [{}]\n", name, static_cast<int>(values.scalar_type()), fmt::join(values.sizes(), ","));
     hash.add(described.data(), described.size());
     hash.add(values.data_ptr(), values.nbytes());
-    num_bytes += values.nbytes();
   }
+  return hash.finish();
+}
+
+std::string agreed_weights(const Safetensors& content) {
+  std::size_t num_bytes = 0;
+  for (const auto& item : content.tensors) num_bytes += item.second.nbytes();
   return fmt::format("--weights: {} tensors of {} bytes with the hash {}", content.tensors.size(), num_bytes,
-                     hash.finish());
+                     hash_of_tensors(content.tensors));
 }
 
 std::string agreed_training_data(const std::string& options, const Task& task) {

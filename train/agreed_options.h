@@ -25,6 +25,9 @@ Agreement agreement_on(std::string_view option);
 // REQUIRES: the options were added by an OptionGroup, and what they are read into still exists.
 std::vector<std::string> agreed_options(CLI::App& command);
 
+// Of names, types, shapes and values.
+std::string hash_of_tensors(const NamedTensors& tensors);
+
 // Of the model that --weights names. Reads all of it.
 std::string agreed_weights(const Safetensors& content);
 

@@ -17,8 +17,8 @@ Schedule schedule_of(const CapacitySetting& setting) {
                         setting.recompute);
 }
 
-int rows_of(const ModelFamily& family, const CapacitySetting& setting) {
-  return (family.batch + setting.num_micro_batches - 1) / setting.num_micro_batches;
+int rows_of(const ModelFamily& family, const CapacitySetting& setting, int size) {
+  return (family.batch_of(size) + setting.num_micro_batches - 1) / setting.num_micro_batches;
 }
 
 }  // namespace
@@ -59,7 +59,7 @@ std::int64_t CapacitySearch::least_bytes(const CapacitySetting& setting, int siz
   options.optimizer_slots = kOptimizerSlots;
   options.memory_limit_bytes = 0;
   try {
-    partition(profile_of(size, rows_of(family_, setting)), options);
+    partition(profile_of(size, rows_of(family_, setting, size)), options);
     return 0;
   } catch (const InfeasibleError& error) {  // the least that is missing of any partition
     return error.missing_bytes();
@@ -114,20 +114,23 @@ Plan CapacitySearch::best_plan(const CapacitySetting& setting, int size) {
   options.recompute = setting.recompute;
   options.optimizer_slots = kOptimizerSlots;
   options.memory_limit_bytes = std::max(memory_bytes_, least_bytes(setting, size));
-  return partitioned_plan(profile_of(size, rows_of(family_, setting)), options);
+  return partitioned_plan(profile_of(size, rows_of(family_, setting, size)), options);
 }
 
 bool CapacitySearch::trains(const CapacitySetting& setting, int size, std::vector<std::int64_t>* peak_bytes) {
   say(setting, size, "training");
   const LayerChain chain = family_.chain(size);
-  const Tensors inputs = family_.inputs(family_.batch, device_);
-  const Tensors targets = family_.targets(family_.batch, device_);
+  const Tensors inputs = family_.inputs(family_.batch_of(size), device_);
+  const Tensors targets = family_.targets(family_.batch_of(size), device_);
+  const auto loss = [&](const Tensors& outputs, const Tensors& wanted) {
+    return LossValue(family_.loss(outputs.front(), wanted.front()));
+  };
   try {
     Pipeline pipeline(chain, PipelineOptions(best_plan(setting, size)).memory_limit_bytes(memory_bytes_));
     torch::optim::RMSprop optimizer(pipeline->parameters(), torch::optim::RMSpropOptions(1e-4));
     StepResult step;
     for (int count = 0; count < 2; ++count) {
-      step = pipeline->train_step(inputs.front(), targets.front(), family_.loss);
+      step = pipeline->train_step(inputs, targets, loss);
       optimizer.step();
       pipeline->book(optimizer);
     }

@@ -23,6 +23,8 @@ struct ModelFamily {
   // If above 0, layers [repeated, repeated + size) are all alike: a profile of the least size does for every size.
   int repeated_layer = 0;
   int batch = 1;
+  bool size_is_batch = false;  // then it is the size that is the batch
+  int batch_of(int size) const { return size_is_batch ? size : batch; }
   std::function<Tensors(int rows, at::Device device)> inputs;
   std::function<Tensors(int rows, at::Device device)> targets;
   std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)> loss;

@@ -16,12 +16,14 @@
 #include "train/capacity.h"
 #include "train/commands.h"
 #include "train/option_group.h"
+#include "train/script_sample.h"
 
 namespace gpipe::train {
 namespace {
 
 struct CapacityCommand {
   std::string model = "all";
+  ScriptSampleOptions script;
   bool paper = false;
   bool predict_only = false;
   bool json = false;
@@ -123,6 +125,30 @@ Table amoebanet_table(const CapacityCommand& command) {
           rows};
 }
 
+// How large a mini-batch one model can be trained on.
+Table script_table(const CapacityCommand& command) {
+  const auto sample = std::make_shared<ScriptSample>(command.script);
+  ModelFamily family;
+  family.name = command.script.torchscript;
+  family.unit = "N";
+  family.chain = [sample](int) { return sample->chain(); };
+  family.size_step = kTableMicroBatches;       // a sample more for each micro-batch
+  family.least_size = 2 * kTableMicroBatches;  // batch norm needs two
+  family.size_is_batch = true;
+  family.inputs = [sample](int rows, at::Device device) { return sample->inputs(rows, device); };
+  family.targets = [sample](int rows, at::Device device) { return sample->targets(rows, device); };
+  family.loss = [sample](const at::Tensor& output, const at::Tensor& target) {
+    return sample->loss({output}, {target});
+  };
+  std::vector<int> num_stages;
+  for (const int stages : {1, 2, 4, 8}) {
+    if (stages <= sample->chain().size()) num_stages.push_back(stages);
+  }
+  return {fmt::format("{}: N samples in a mini-batch", command.script.torchscript), "N",
+          command.memory_bytes.value_or(kMemoryBytes), [family](int) { return family; },
+          make_rows("1f1b", num_stages, {}, std::vector<PaperRow>(num_stages.size() + 1))};
+}
+
 // Finds what fits, row by row. Rows of one depth share what was measured of its layers.
 void fill(Table& table, const CapacityCommand& command, TrialLine& line) {
   table.trains = !command.paper && !command.predict_only;
@@ -210,6 +236,10 @@ nlohmann::ordered_json to_json(const Table& table) {
 }
 
 int run_capacity(const CapacityCommand& command) {
+  check_script_sample(command.script);
+  if (command.paper && !command.script.torchscript.empty()) {
+    throw cli::UsageError("--paper has the paper's own models, and --torchscript is another", "leave out one of them");
+  }
   if (command.paper && command.memory_bytes) {
     throw cli::UsageError("--memory goes with virtual accelerators, --paper has the paper's", "leave out one of them");
   }
@@ -224,8 +254,10 @@ int run_capacity(const CapacityCommand& command) {
   std::vector<Table> tables;
   {
     TrialLine line;
-    if (command.model != "amoebanet") tables.push_back(transformer_table(command));
-    if (command.model != "transformer") tables.push_back(amoebanet_table(command));
+    const bool has_script = !command.script.torchscript.empty();
+    if (has_script) tables.push_back(script_table(command));
+    if (!has_script && command.model != "amoebanet") tables.push_back(transformer_table(command));
+    if (!has_script && command.model != "transformer") tables.push_back(amoebanet_table(command));
     for (Table& table : tables) fill(table, command, line);
   }
   if (command.json) {
@@ -244,7 +276,11 @@ void add_capacity_command(CLI::App& app, cli::Run& chosen) {
   auto command = std::make_shared<CapacityCommand>();
   CLI::App& sub = *app.add_subcommand("capacity");
   const OptionGroup options{sub, "Options"};
-  options.add_default("MODEL", "--model", command->model, parse_model, "transformer, amoebanet or all");
+  CLI::Option* const model =
+      options.add_default("MODEL", "--model", command->model, parse_model, "transformer, amoebanet or all");
+  add_script_sample_options(options, command->script, model);
+  options.add_default("N", "--image", command->script.image_size, cli::parse_count, "Size of its made-up images");
+  options.add_default("N", "--channels", command->script.num_channels, cli::parse_count, "Of them");
   options.add("SIZE", "--memory", command->memory_bytes, cli::parse_bytes, "Of each virtual accelerator [96MiB]");
   options.add_flag("--paper", command->paper,
                    "The paper's own sizes, 16 and 8 GB, up to 128 accelerators: planned, without memory");
@@ -255,6 +291,7 @@ void add_capacity_command(CLI::App& app, cli::Run& chosen) {
                  "Trains models of growing size on virtual accelerators, whose memory is enforced, until one does not\n"
                  "fit any more; next to it what a plan predicts, and Table 1 of the GPipe paper.",
                  "  gpipe capacity --model transformer\n"
+                 "  gpipe capacity --torchscript model.pt --image 64 --memory 200MiB\n"
                  "  gpipe capacity --paper --json"});
   sub.callback([&chosen, command] { chosen = [command] { return run_capacity(*command); }; });
 }

@@ -19,6 +19,7 @@
 #include "train/option_group.h"
 #include "train/progress.h"
 #include "train/run_options.h"
+#include "train/tensor_task.h"
 #include "train/translate_task.h"
 
 namespace gpipe::train {
@@ -35,11 +36,15 @@ struct EvalCommand {
   std::string task;  // empty: what the file says
   std::string weights;
   std::optional<std::string> model;
+  std::string torchscript;
   std::optional<std::string> data;
   std::optional<std::string> data_dir;
   std::optional<std::vector<std::string>> text_files;
   std::optional<std::int64_t> num_test;
   std::optional<std::int64_t> beam_size;
+  std::string inputs;
+  std::string targets;
+  std::optional<TensorLoss> loss;
   int num_stages = 1;
   int num_micro_batches = kMicroBatches;
 };
@@ -66,6 +71,11 @@ void check_options(const EvalCommand& command, const std::string& task) {
   refuse_if(command.text_files && task != "lm", "--text", task);
   refuse_if(command.num_test && task != "translate", "--test-samples", task);
   refuse_if(command.beam_size && task != "translate", "--beam", task);
+  refuse_if(!command.torchscript.empty() && task == "translate", "--torchscript", task);
+  refuse_if(!command.inputs.empty() && task != "tensors", "--inputs", task);
+  refuse_if(!command.targets.empty() && task != "tensors", "--targets", task);
+  refuse_if(command.loss && task != "tensors", "--loss", task);
+  refuse_if(command.data_dir && task == "tensors", "--data-dir", task);
   for (const auto& [is_given, option] : {std::make_pair(command.data.has_value(), "--data"),
                                          std::make_pair(command.data_dir.has_value(), "--data-dir")}) {
     if (!command.text_files || !is_given) continue;
@@ -83,7 +93,8 @@ std::unique_ptr<Task> make_image_task(const ModelFile& file, const EvalCommand& 
     return "";
   };
   ImageTaskOptions options;
-  options.model = said(command.model, "model");
+  options.torchscript = command.torchscript;
+  if (options.torchscript.empty()) options.model = said(command.model, "model");
   options.data = said(command.data, "data");
   options.data_dir = command.data_dir.value_or("");
   if (!missing.empty()) {
@@ -95,6 +106,7 @@ std::unique_ptr<Task> make_image_task(const ModelFile& file, const EvalCommand& 
 
 std::unique_ptr<Task> make_lm_task(const ModelFile& file, const EvalCommand& command) {
   LmTaskOptions options;
+  options.torchscript = command.torchscript;
   options.model = file.text("gpipe.model");
   options.data = command.data.value_or(file.text("gpipe.data"));
   options.data_dir = command.data_dir.value_or("");
@@ -118,12 +130,34 @@ std::unique_ptr<Task> make_translate_task(const ModelFile& file, const EvalComma
   return std::make_unique<TranslateTask>(options, file.vocabulary(), /*only_test=*/true);
 }
 
+std::unique_ptr<Task> make_tensor_task(const ModelFile& file, const EvalCommand& command) {
+  TensorTaskOptions options;
+  options.torchscript = command.torchscript;
+  options.test_inputs = command.inputs;
+  options.test_targets = command.targets;
+  for (const auto& [path, option] :
+       {std::make_pair(&options.torchscript, "--torchscript"), std::make_pair(&options.test_inputs, "--inputs"),
+        std::make_pair(&options.test_targets, "--targets")}) {
+    if (!path->empty()) continue;
+    throw cli::UsageError(fmt::format("which {}? {} is missing", option + 2, option),
+                          fmt::format("add {} FILE", option));
+  }
+  if (command.loss) {
+    options.loss = *command.loss;
+  } else if (const std::string* loss = file.find("gpipe.loss")) {
+    options.loss = parse_tensor_loss(*loss);
+  }
+  return std::make_unique<TensorTask>(options);
+}
+
 std::unique_ptr<Task> make_task(const ModelFile& file, const EvalCommand& command) {
   const std::string task = task_of(file, command);
   check_options(command, task);
+  file.require_script(command.torchscript);
   if (task == "image") return make_image_task(file, command);
   if (task == "lm") return make_lm_task(file, command);
   if (task == "translate") return make_translate_task(file, command);
+  if (task == "tensors") return make_tensor_task(file, command);
   throw CheckpointError(fmt::format("{} was trained for the unknown task \"{}\"", file.path(), task));
 }
 
@@ -133,7 +167,8 @@ void add_agreed_texts(CLI::App& app, const ModelFile& file, const Task& task, Pi
   const std::vector<CLI::App*> named = app.get_subcommands();
   for (const std::string& text : agreed_options(named.empty() ? app : *named.front())) options.agree_on(text);
   options.agree_on(agreed_weights(file.content()));
-  options.agree_on(agreed_test_data("--data, --data-dir, --text", task));
+  for (const std::string& text : task.agreed_texts()) options.agree_on(text);
+  options.agree_on(agreed_test_data("--data, --data-dir, --text, --inputs, --targets", task));
 }
 
 int eval(CLI::App& app, const EvalCommand& command) {
@@ -174,6 +209,17 @@ void add_common_options(const OptionGroup& group, EvalCommand& options) {
   group.add_default("M", "--micro-batches", options.num_micro_batches, parse_micro_batches, "Slices of a mini-batch");
 }
 
+CLI::Option* add_script(const OptionGroup& group, EvalCommand& options) {
+  return group.add("FILE", "--torchscript", options.torchscript, parse_path,
+                   "The TorchScript file that the weights are of");
+}
+
+void add_tensor_options(const OptionGroup& group, EvalCommand& options) {
+  group.add("FILE", "--inputs", options.inputs, parse_path, "What the model is given (safetensors)");
+  group.add("FILE", "--targets", options.targets, parse_path, "What its output is compared with (safetensors)");
+  group.add("NAME", "--loss", options.loss, parse_tensor_loss, "cross-entropy or mse [what the file says]");
+}
+
 void add_translate_options(const OptionGroup& group, EvalCommand& options) {
   group.add("N", "--test-samples", options.num_test, parse_count,
             "Translate so many test sentences a language for BLEU [all]");
@@ -191,7 +237,9 @@ OptionGroup add_task(CLI::App& command, const char* task, EvalCommand& options) 
 
 void add_tasks(CLI::App& command, EvalCommand& options) {
   const OptionGroup image = add_task(command, "image", options);
-  image.add("MODEL", "--model", options.model, parse_path, "Such as resnet20 [what the file says]");
+  CLI::Option* const model =
+      image.add("MODEL", "--model", options.model, parse_path, "Such as resnet20 [what the file says]");
+  add_script(image, options)->excludes(model);
   image.add("NAME", "--data", options.data, parse_path, "fashion-mnist or cifar10 [what the file says]");
   cli::set_help(image.command,
                 {"gpipe eval image --weights FILE [options]", "Accuracy on the test images",
@@ -200,6 +248,7 @@ void add_tasks(CLI::App& command, EvalCommand& options) {
                  "  gpipe eval image --model resnet20 --data cifar10 --weights FILE --stages 4"});
 
   const OptionGroup lm = add_task(command, "lm", options);
+  add_script(lm, options);
   lm.add("NAME", "--data", options.data, parse_path, "kjv or gcide [what the file says]");
   lm.add("FILE,...", "--text", options.text_files, parse_paths, kText);
   cli::set_help(lm.command, {"gpipe eval lm --weights FILE [options]", "Perplexity on the held-out lines", "",
@@ -209,6 +258,16 @@ void add_tasks(CLI::App& command, EvalCommand& options) {
   add_translate_options(translate, options);
   cli::set_help(translate.command, {"gpipe eval translate --weights FILE [options]", "BLEU on the test sentences", "",
                                     "  gpipe eval translate --weights t.safetensors --test-samples 100"});
+
+  const OptionGroup tensors = add_task(command, "tensors", options);
+  add_script(tensors, options);
+  add_tensor_options(tensors, options);
+  cli::set_help(tensors.command,
+                {"gpipe eval tensors --weights FILE --torchscript FILE --inputs FILE --targets FILE [options]",
+                 "Loss, and accuracy, of a TorchScript model on tensors from files",
+                 "The weights may come from Python, under the names of the module's state_dict.",
+                 "  gpipe eval tensors --weights trained.safetensors --torchscript model.pt \\\n"
+                 "    --inputs in.safetensors --targets t.safetensors"});
 }
 
 }  // namespace
@@ -222,6 +281,8 @@ void add_eval_command(CLI::App& app, cli::Run& chosen) {
   add_common_options(group, *options);
   group.add("FILE,...", "--text", options->text_files, parse_paths, kText);
   add_translate_options(group, *options);
+  add_script(group, *options);
+  add_tensor_options(group, *options);
   cli::set_help(command, {"gpipe eval [TASK] --weights FILE [options]", "Measure a trained model on its test data",
                           "What gpipe train --save has written says its task, its model and its data. For other files, "
                           "name them: 'gpipe eval TASK --help'.",

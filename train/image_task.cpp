@@ -9,6 +9,7 @@
 #include "data/cifar10.h"
 #include "data/data_dir.h"
 #include "models/registry.h"
+#include "train/script_model.h"
 
 namespace gpipe::train {
 namespace {
@@ -73,6 +74,7 @@ ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_
 }
 
 LayerChain ImageTask::chain() const {
+  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain({}, options_.deferred_batch_norm);
   return models::make_image_model(
       options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
 }
@@ -80,6 +82,8 @@ LayerChain ImageTask::chain() const {
 std::string ImageTask::data_hash() const { return hash_of_images(training_); }
 
 std::string ImageTask::test_hash() const { return hash_of_images(test_); }
+
+std::vector<std::string> ImageTask::agreed_texts() const { return agreed_texts_of(options_.torchscript); }
 
 TensorBatch ImageTask::to_tensors(const data::Batch& batch) const {
   const auto count = static_cast<std::int64_t>(batch.samples.size());
@@ -128,7 +132,8 @@ std::vector<Measure> ImageTask::evaluate(Pipeline& pipeline, bool /*is_last*/, c
 }
 
 std::map<std::string, std::string> ImageTask::metadata() const {
-  return {{"gpipe.task", "image"}, {"gpipe.model", options_.model}, {"gpipe.data", options_.data}};
+  const std::string model = options_.torchscript.empty() ? options_.model : kScriptModel;
+  return {{"gpipe.task", "image"}, {"gpipe.model", model}, {"gpipe.data", options_.data}};
 }
 
 }  // namespace gpipe::train

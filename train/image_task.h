@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "data/augment.h"
 #include "data/image_set.h"
@@ -12,6 +13,8 @@ namespace gpipe::train {
 
 struct ImageTaskOptions {
   std::string model = "amoebanet-d:3,24,2,1";
+  std::string torchscript;             // instead of the model: a TorchScript file
+  bool deferred_batch_norm = false;    // of that
   std::string data = "fashion-mnist";  // or "cifar10"
   std::string data_dir;                // empty: where gpipe get-data puts it
   std::int64_t batch_size = 64;
@@ -35,6 +38,7 @@ class ImageTask : public Task {
   const char* unit() const override { return "samples"; }
   std::string data_hash() const override;
   std::string test_hash() const override;
+  std::vector<std::string> agreed_texts() const override;
   PipelineImpl::Loss loss() const override;
   std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) override;
   std::map<std::string, std::string> metadata() const override;

@@ -11,6 +11,7 @@
 #include "data/text.h"
 #include "models/registry.h"
 #include "train/model_file.h"
+#include "train/script_model.h"
 
 namespace gpipe::train {
 namespace {
@@ -81,12 +82,15 @@ LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> voc
 }
 
 LayerChain LmTask::chain() const {
+  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain({}, options_.deferred_batch_norm);
   return language_chain(options_.model, vocabulary_->size(), options_.sequence_length, options_.dropout);
 }
 
 std::string LmTask::data_hash() const { return hash_of_rows(training_); }
 
 std::string LmTask::test_hash() const { return hash_of_rows(dev_); }
+
+std::vector<std::string> LmTask::agreed_texts() const { return agreed_texts_of(options_.torchscript); }
 
 TensorBatch LmTask::to_tensors(const data::Batch& batch) const {
   const at::Tensor rows = training_.index_select(0, at::tensor(batch.samples, at::kLong));
@@ -113,7 +117,7 @@ std::vector<Measure> LmTask::evaluate(Pipeline& pipeline, bool /*is_last*/, cons
 
 std::map<std::string, std::string> LmTask::metadata() const {
   return {{"gpipe.task", "lm"},
-          {"gpipe.model", options_.model},
+          {"gpipe.model", options_.torchscript.empty() ? options_.model : kScriptModel},
           {"gpipe.data", options_.text_files.empty() ? options_.data : kOwnText},
           {"gpipe.sequence_length", std::to_string(options_.sequence_length)}};
 }

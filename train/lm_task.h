@@ -14,6 +14,8 @@ namespace gpipe::train {
 
 struct LmTaskOptions {
   std::string model = "transformer-lm:4,256,1024,4";
+  std::string torchscript;              // instead of the model: a TorchScript file
+  bool deferred_batch_norm = false;     // of that
   std::string data = "kjv";             // or "gcide"
   std::string data_dir;                 // empty: where gpipe get-data puts it
   std::vector<std::string> text_files;  // instead: your own, plain or gzip
@@ -42,6 +44,7 @@ class LmTask : public Task {
   const char* unit() const override { return "tokens"; }
   std::string data_hash() const override;
   std::string test_hash() const override;
+  std::vector<std::string> agreed_texts() const override;
   PipelineImpl::Loss loss() const override;
   std::vector<Measure> evaluate(Pipeline& pipeline, bool is_last, const GoesOn& goes_on) override;
   std::map<std::string, std::string> metadata() const override;

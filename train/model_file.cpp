@@ -7,9 +7,11 @@
 #include <charconv>
 #include <new>
 
+#include "cli/command.h"
 #include "cli/files.h"
 #include "cli/quantity.h"
 #include "train/checkpoint_dir.h"
+#include "train/script_model.h"
 
 namespace gpipe::train {
 namespace {
@@ -91,6 +93,13 @@ void ModelFile::require_task(const std::string& task, const std::string& command
   if (text("gpipe.task") == task) return;
   throw CheckpointError(fmt::format("{} was trained by 'gpipe train {}', but 'gpipe {}' needs one of 'gpipe train {}'",
                                     path_, text("gpipe.task"), command, task));
+}
+
+void ModelFile::require_script(const std::string& torchscript) const {
+  const std::string* const model = find("gpipe.model");
+  if (!torchscript.empty() || model == nullptr || *model != kScriptModel) return;
+  throw cli::UsageError(fmt::format("{} holds the weights of a TorchScript model, but not the model", path_),
+                        "add --torchscript FILE, what it was trained from");
 }
 
 void ModelFile::check_size(const LayerChain& chain) const {

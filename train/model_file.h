@@ -38,6 +38,8 @@ class ModelFile {
   data::Vocabulary vocabulary() const;
   // Throws CheckpointError if it was trained for another task than `command` can use.
   void require_task(const std::string& task, const std::string& command) const;
+  // Throws UsageError if it is of a TorchScript model, and `torchscript`, the file that --torchscript names, is empty.
+  void require_script(const std::string& torchscript) const;
   // Throws CheckpointError if `chain`, the model that the file or the command line speaks of, is far larger than what
   // the file holds: before it is built, which could take minutes and all memory. Whether each weight fits is
   // load_weights' affair.

@@ -19,6 +19,7 @@
 #include "train/lm_task.h"
 #include "train/made_up_data.h"
 #include "train/option_group.h"
+#include "train/script_sample.h"
 #include "train/translate_task.h"
 
 namespace gpipe::train {
@@ -30,12 +31,9 @@ constexpr auto parse_size = cli::parse_count_to<65536>;
 
 struct ProfileCommand {
   std::string model;
+  ScriptSampleOptions script;  // with what is said about images and text of models by name, too
   int num_samples = 8;
-  int image_size = 32;
-  int num_channels = 3;
   int num_classes = 10;
-  int sequence_length = 128;
-  std::optional<std::int64_t> vocabulary_size;  // that of the task in gpipe train, unless it is given
   ProfileOptions profile;
   bool no_fixed = false;
   int num_threads = 1;
@@ -55,7 +53,18 @@ struct Subject {
   std::function<at::Tensor(const Tensors&)> loss;
 };
 
+Subject make_script_subject(const ProfileCommand& command) {
+  const at::Device device = command.on_paper ? at::kMeta : at::kCPU;
+  const auto sample = std::make_shared<ScriptSample>(command.script);
+  const int rows = command.num_samples;
+  return {sample->chain(), sample->inputs(rows, device),
+          [sample, targets = sample->targets(rows, device)](const Tensors& outputs) {
+            return sample->loss(outputs, targets);
+          }};
+}
+
 Subject make_subject(const ProfileCommand& command) {
+  if (!command.script.torchscript.empty()) return make_script_subject(command);
   const at::Device device = command.on_paper ? at::kMeta : at::kCPU;
   const auto token_loss = [](const at::Tensor& target) {
     return [target](const Tensors& outputs) {
@@ -63,16 +72,16 @@ Subject make_subject(const ProfileCommand& command) {
     };
   };
   const std::int64_t rows = command.num_samples;
-  const std::int64_t length = command.sequence_length;
+  const std::int64_t length = command.script.sequence_length.value_or(kSequenceLength);
   switch (models::task_of(command.model)) {
     case models::Task::kLanguage: {
-      const std::int64_t vocabulary = command.vocabulary_size.value_or(LmTaskOptions().vocabulary_size);
+      const std::int64_t vocabulary = command.script.vocabulary_size.value_or(LmTaskOptions().vocabulary_size);
       models::TransformerLmOptions options = models::language_model_options(command.model, vocabulary);
       const at::Tensor tokens = made_up_ids(vocabulary, {rows, length}, device);
       return {models::transformer_lm(options.max_length(length)), {tokens}, token_loss(tokens)};
     }
     case models::Task::kTranslation: {
-      const std::int64_t vocabulary = command.vocabulary_size.value_or(TranslateTaskOptions().vocabulary_size);
+      const std::int64_t vocabulary = command.script.vocabulary_size.value_or(TranslateTaskOptions().vocabulary_size);
       auto options = models::translation_model_options(command.model, vocabulary);
       const at::Tensor source = made_up_ids(vocabulary, {rows, length}, device);
       const at::Tensor target = made_up_ids(vocabulary, {rows, length}, device);
@@ -82,9 +91,10 @@ Subject make_subject(const ProfileCommand& command) {
       break;
   }
   const LayerChain chain = models::make_image_model(
-      command.model, models::ImageModelOptions().in_channels(command.num_channels).num_classes(command.num_classes));
+      command.model,
+      models::ImageModelOptions().in_channels(command.script.num_channels).num_classes(command.num_classes));
   const at::Tensor images =
-      made_up_images({rows, command.num_channels, command.image_size, command.image_size}, device);
+      made_up_images({rows, command.script.num_channels, command.script.image_size, command.script.image_size}, device);
   const at::Tensor target = made_up_ids(command.num_classes, {rows}, device);
   return {chain, {images}, [target](const Tensors& outputs) {
             return torch::nn::functional::cross_entropy(outputs.front(), target);
@@ -129,7 +139,10 @@ std::string to_text(const Profile& profile) {
 }
 
 void check(const ProfileCommand& command) {
-  if (command.model.empty()) throw cli::UsageError("--model is missing", "add --model NAME, such as resnet18");
+  if (command.model.empty() && command.script.torchscript.empty()) {
+    throw cli::UsageError("--model is missing", "add --model NAME, such as resnet18, or --torchscript FILE");
+  }
+  check_script_sample(command.script);
   if (command.flops_per_second && !command.on_paper) {
     throw cli::UsageError("--flops counts on paper only: without it, layers are run and measured",
                           "add --on-paper, or leave --flops out");
@@ -143,6 +156,7 @@ void check(const ProfileCommand& command) {
 
 // Runs the layers.
 Profile measure(const ProfileCommand& command) {
+  const std::string& what = command.script.torchscript.empty() ? command.model : command.script.torchscript;
   std::string shape = "of these sizes";
   try {
     const Subject subject = make_subject(command);
@@ -159,11 +173,11 @@ Profile measure(const ProfileCommand& command) {
       throw InvalidArgument(fmt::format(
           "{} and tensors {} do not fit into the memory of this machine; try a smaller size, fewer --samples, or "
           "--on-paper, which takes no memory",
-          command.model, shape));
+          what, shape));
     }
     throw InvalidArgument(fmt::format(
-        "{} does not run on what it was given, tensors {}: {}; try another --image, --channels or --sequence",
-        command.model, shape, text));
+        "{} does not run on what it was given, tensors {}: {}; try another --image, --channels or --sequence", what,
+        shape, text));
   }
 }
 
@@ -189,12 +203,14 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   const OptionGroup model{sub, "Model"};
   model.add("MODEL", "--model", command->model, parse_word,
             "As gpipe train takes it: resnet18, amoebanet-d:6,64, transformer-lm:8,512,2048,8, t:3,512,4,128");
+  add_script_sample_options(model, command->script, sub.get_option("--model"));
   model.add_default("N", "--samples", command->num_samples, parse_size, "Of the micro-batch that is run");
-  model.add_default("N", "--image", command->image_size, parse_size, "Height and width of an image");
-  model.add_default("N", "--channels", command->num_channels, parse_size, "Of an image");
+  model.add_default("N", "--image", command->script.image_size, parse_size, "Height and width of an image");
+  model.add_default("N", "--channels", command->script.num_channels, parse_size, "Of an image");
   model.add_default("N", "--classes", command->num_classes, cli::parse_count_to<kMostIds>, "");
-  model.add_default("N", "--sequence", command->sequence_length, cli::parse_count_to<kMostIds>, "Tokens of a text");
-  model.add("N", "--vocabulary", command->vocabulary_size, cli::parse_count_to<kMostIds>,
+  model.add("N", "--sequence", command->script.sequence_length, cli::parse_count_to<kMostIds>,
+            fmt::format("Tokens of a text [{}]", kSequenceLength));
+  model.add("N", "--vocabulary", command->script.vocabulary_size, cli::parse_count_to<kMostIds>,
             fmt::format("[as gpipe train: lm {}, translate {}]", LmTaskOptions().vocabulary_size,
                         TranslateTaskOptions().vocabulary_size));
   const OptionGroup measuring{sub, "Measuring"};
@@ -218,6 +234,7 @@ void add_profile_command(CLI::App& app, cli::Run& chosen) {
   cli::set_help(sub, {"gpipe profile --model MODEL [options]", "Measure what each layer of a model costs",
                       "Runs each layer forward and backward on a micro-batch of made-up data, one after the other.",
                       "  gpipe profile --model resnet18 --samples 4 --out resnet18.json\n"
+                      "  gpipe profile --torchscript model.pt --inputs in.safetensors --out model.json\n"
                       "  gpipe plan --profile resnet18.json --stages 4 --micro-batches 16 --recompute auto"});
   sub.callback([&chosen, command] { chosen = [command] { return run_profile(*command); }; });
 }

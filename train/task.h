@@ -47,6 +47,8 @@ class Task {
 
   virtual std::string data_hash() const = 0;  // of what it is trained on
   virtual std::string test_hash() const = 0;  // of what it is evaluated on
+  // What else has to be alike on all ranks, as texts that begin with the option: the content of other files.
+  virtual std::vector<std::string> agreed_texts() const { return {}; }
 
   // REQUIRES: it was made to be trained, not only tested.
   std::int64_t num_batches() const { return batches_->num_batches(); }  // of an epoch

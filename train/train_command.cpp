@@ -20,6 +20,7 @@
 #include "train/option_group.h"
 #include "train/run_options.h"
 #include "train/run_report.h"
+#include "train/tensor_task.h"
 #include "train/translate_task.h"
 
 namespace gpipe::train {
@@ -72,6 +73,7 @@ int train(CLI::App& command, const std::string& data_options, const RunOptions& 
   PipelineOptions options = pipeline_options(run);
   if (read_world().size > 1) {
     for (const std::string& text : agreed_options(command)) options.agree_on(text);
+    for (const std::string& text : task.agreed_texts()) options.agree_on(text);
     options.agree_on(agreed_training_data(data_options, task)).agree_on(agreed_test_data(data_options, task));
   }
   const Pipeline pipeline(task.chain(), options);
@@ -134,6 +136,15 @@ std::int64_t num_rows(std::int64_t batch_size, std::int64_t num_samples = 0) {
   return (num_samples != 0 ? std::min(batch_size, num_samples) : batch_size) / read_world().num_replicas;
 }
 
+// Of a task's options. Returns that of the file.
+template <typename TaskOptions>
+CLI::Option* add_script(const OptionGroup& group, TaskOptions& task, const char* description) {
+  CLI::Option* const script = group.add("FILE", "--torchscript", task.torchscript, parse_path, description);
+  group.add_flag("--deferred-batch-norm", task.deferred_batch_norm,
+                 "Batch norms of the TorchScript file move their statistics once a mini-batch, over all replicas");
+  return script;
+}
+
 void add_image_task(CLI::App& train_command, cli::Run& chosen) {
   using Command = TaskCommand<ImageTaskOptions>;
   const auto command = std::make_shared<Command>(train_command, "image");
@@ -144,7 +155,10 @@ void add_image_task(CLI::App& train_command, cli::Run& chosen) {
   command->run.num_micro_batches = 4;
   ImageTaskOptions& task = command->task;
   const OptionGroup& group = command->group;
-  group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kImage));
+  CLI::Option* const model =
+      group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kImage));
+  add_script(group, task, "A TorchScript file instead, which takes images and gives a score for each class")
+      ->excludes(model);
   group.add_default("NAME", "--data", task.data, parse_path, "fashion-mnist or cifar10");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
   group.add_default("N", "--batch-size", task.batch_size, parse_count, "Images in a mini-batch");
@@ -154,7 +168,8 @@ void add_image_task(CLI::App& train_command, cli::Run& chosen) {
   Command::complete(command, chosen,
                     {"gpipe train image [options]", "Image classification", kConfigHint,
                      "  gpipe train image --stages 2 --epochs 1\n"
-                     "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10"},
+                     "  gpipe train image --model resnet-cifar:20 --data cifar10 --augment --epochs 10\n"
+                     "  gpipe train image --torchscript resnet18.pt --data cifar10 --save trained.safetensors"},
                     [](Command& made) {
                       check_samples("--batch-size", made.task.batch_size, made.run);
                       if (made.task.num_training != 0) check_samples("--samples", made.task.num_training, made.run);
@@ -173,14 +188,18 @@ void add_lm_task(CLI::App& train_command, cli::Run& chosen) {
   trainer.clip_norm = 1;
   LmTaskOptions& task = command->task;
   const OptionGroup& group = command->group;
-  group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kLanguage));
+  CLI::Option* const model =
+      group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kLanguage));
+  CLI::Option* const script =
+      add_script(group, task, "A TorchScript file instead, which takes tokens and gives scores of the next")
+          ->excludes(model);
   group.add_default("NAME", "--data", task.data, parse_path, "kjv or gcide");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
   group.add("FILE,...", "--text", task.text_files, parse_paths, "Your own text instead, plain or gzip");
   group.add_default("N", "--vocabulary", task.vocabulary_size, parse_vocabulary, "Sub-words");
   group.add_default("N", "--sequence-length", task.sequence_length, parse_count, "Tokens");
   group.add_default("N", "--batch-size", task.batch_size, parse_count, "Sequences in a mini-batch");
-  group.add_default("X", "--dropout", task.dropout, parse_fraction, "");
+  group.add_default("X", "--dropout", task.dropout, parse_fraction, "")->excludes(script);
   group.add_default("X", "--label-smoothing", task.label_smoothing, parse_fraction, "");
   Command::complete(command, chosen,
                     {"gpipe train lm [options]", "Language modelling", kConfigHint,
@@ -234,6 +253,43 @@ void add_translate_task(CLI::App& train_command, cli::Run& chosen) {
                     });
 }
 
+void add_tensors_task(CLI::App& train_command, cli::Run& chosen) {
+  using Command = TaskCommand<TensorTaskOptions>;
+  const auto command = std::make_shared<Command>(train_command, "tensors");
+  TrainerOptions& trainer = command->run.trainer;
+  trainer.learning_rate = {LearningRateSchedule::kCosine, 1e-3, 100, 0, 0};
+  trainer.optimizer.weight_decay = 0.01;
+  trainer.clip_norm = 1;
+  command->data_options = "--inputs, --targets";
+  TensorTaskOptions& task = command->task;
+  const OptionGroup& group = command->group;
+  add_script(group, task, "The model: a TorchScript file")->required();
+  group
+      .add("FILE", "--inputs", task.inputs, parse_path,
+           "What it is given (safetensors), by the names of forward's arguments; the first dimension is the sample")
+      ->required();
+  group.add("FILE", "--targets", task.targets, parse_path, "What the loss compares its output with (safetensors)")
+      ->required();
+  CLI::Option* const test_inputs =
+      group.add("FILE", "--test-inputs", task.test_inputs, parse_path, "To evaluate on [no evaluation]");
+  CLI::Option* const test_targets = group.add("FILE", "--test-targets", task.test_targets, parse_path, "Of them");
+  test_inputs->needs(test_targets);
+  test_targets->needs(test_inputs);
+  group.add_default("NAME", "--loss", task.loss, parse_tensor_loss, "Of the first output: cross-entropy or mse");
+  group.add_default("N", "--batch-size", task.batch_size, parse_count, "Samples in a mini-batch");
+  Command::complete(command, chosen,
+                    {"gpipe train tensors --torchscript FILE --inputs FILE --targets FILE [options]",
+                     "Any TorchScript model on tensors from files", kConfigHint,
+                     "  gpipe train tensors --torchscript model.pt --inputs in.safetensors --targets t.safetensors\n"
+                     "  gpipe train tensors --torchscript model.pt --inputs x.safetensors --targets y.safetensors \\\n"
+                     "    --loss mse --stages 4 --save trained.safetensors"},
+                    [](Command& made) {
+                      const std::int64_t rows = num_rows(made.task.batch_size);
+                      made.run.batches = {rows, rows, "--batch-size", ""};
+                      return std::make_unique<TensorTask>(made.task);
+                    });
+}
+
 }  // namespace
 
 void add_train_command(CLI::App& app, cli::Run& chosen) {
@@ -242,6 +298,7 @@ void add_train_command(CLI::App& app, cli::Run& chosen) {
   add_image_task(command, chosen);
   add_lm_task(command, chosen);
   add_translate_task(command, chosen);
+  add_tensors_task(command, chosen);
   cli::set_help(
       command,
       {"gpipe train TASK [options]", "Train a model on real data, in stages",

@@ -16,6 +16,7 @@
 #include "train/model_file.h"
 #include "train/option_group.h"
 #include "train/run_options.h"
+#include "train/script_model.h"
 #include "train/translator.h"
 
 namespace gpipe::train {
@@ -67,6 +68,7 @@ int translate(TranslateTextCommand& command) {
 
 struct GenerateCommand {
   std::string weights;
+  std::string torchscript;
   std::string prompt;
   GenerateOptions options;
 };
@@ -76,8 +78,11 @@ int generate(const GenerateCommand& command) {
   file.require_task("lm", "generate");
   const data::Vocabulary vocabulary = file.vocabulary();
   const std::int64_t max_length = file.number("gpipe.sequence_length", 1, kMaxLength);
+  file.require_script(command.torchscript);
   const Pipeline pipeline =
-      load_pipeline(file, language_chain(file.text("gpipe.model"), vocabulary.size(), max_length, /*dropout=*/0));
+      load_pipeline(file, command.torchscript.empty()
+                              ? language_chain(file.text("gpipe.model"), vocabulary.size(), max_length, /*dropout=*/0)
+                              : ScriptModel(command.torchscript).chain());
   cli::print(generate(*pipeline, vocabulary, command.prompt, max_length, command.options) + "\n");
   return cli::kDone;
 }
@@ -106,6 +111,8 @@ void add_generate_command(CLI::App& app, cli::Run& chosen) {
   CLI::App& command = *app.add_subcommand("generate");
   const OptionGroup group{command, "Options"};
   add_weights(group, options->weights);
+  group.add("FILE", "--torchscript", options->torchscript, cli::parse_path,
+            "The TorchScript file that the weights are of");
   group.add("TEXT", "--prompt", options->prompt, parse_text, "What the text begins with [nothing]");
   group.add_default("N", "--tokens", options->options.num_tokens, parse_count, "How much of it");
   group.add_default("X", "--temperature", options->options.temperature, parse_number,

@@ -1,5 +1,5 @@
-// OpenModule: the parameters and buffers of a module as it holds them itself. Registering has no counterpart that takes
-// one out again.
+// The parameters and buffers of a module as it holds them itself: registering has no counterpart that takes one out
+// again.
 #pragma once
 
 #include <torch/nn/module.h>
@@ -8,19 +8,7 @@
 
 namespace gpipe::detail {
 
-using NamedTensorsOfModule = torch::OrderedDict<std::string, at::Tensor>;
-
-// Derived classes may use the parameters; the buffers are private, which an explicit instantiation may name.
-template <NamedTensorsOfModule torch::nn::Module::*Buffers>
-struct BuffersOfModule {
-  friend NamedTensorsOfModule& open_buffers(torch::nn::Module& module) { return module.*Buffers; }
-};
-template struct BuffersOfModule<&torch::nn::Module::buffers_>;
-NamedTensorsOfModule& open_buffers(torch::nn::Module& module);
-
-struct OpenModule : torch::nn::Module {
-  static NamedTensorsOfModule& parameters_of(torch::nn::Module& module) { return module.*(&OpenModule::parameters_); }
-  static NamedTensorsOfModule& buffers_of(torch::nn::Module& module) { return open_buffers(module); }
-};
+torch::OrderedDict<std::string, at::Tensor>& parameters_in(torch::nn::Module& module);
+torch::OrderedDict<std::string, at::Tensor>& buffers_in(torch::nn::Module& module);
 
 }  // namespace gpipe::detail

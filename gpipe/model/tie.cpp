@@ -59,8 +59,7 @@ Tie::Use find(const TiedWeight& weight, const LayerChain& chain, const WeightNam
     const std::string path = own_name.substr(0, last);
     result.module = modules.contains(path) ? modules[path] : nullptr;
   }
-  const at::Tensor* tensor =
-      result.module == nullptr ? nullptr : OpenModule::parameters_of(*result.module).find(result.key);
+  const at::Tensor* tensor = result.module == nullptr ? nullptr : parameters_in(*result.module).find(result.key);
   if (tensor == nullptr) {
     std::string has;
     for (const auto& parameter : layers[result.layer].module->named_parameters()) {
@@ -122,7 +121,7 @@ std::vector<Tie> bind_ties(const LayerChain& chain, const std::vector<Layer>& la
     tie.users.push_back(user);
   }
   for (const auto& [owner, user] : pairs) {
-    if (user.module != nullptr) OpenModule::parameters_of(*user.module).erase(user.key);
+    if (user.module != nullptr) parameters_in(*user.module).erase(user.key);
   }
   std::vector<Tie> ties;
   for (auto& [place, tie] : by_owner) {
@@ -139,7 +138,7 @@ void untie(const Tie& tie) {
     if (user.module == nullptr) continue;
     at::Tensor weight = user.weight;
     if (tie.owner.module != nullptr) weight.set_data(tie.owner.weight.detach().clone());
-    OpenModule::parameters_of(*user.module).insert(user.key, weight);
+    parameters_in(*user.module).insert(user.key, weight);
   }
 }
 
@@ -152,7 +151,7 @@ void keep_own(Tie& tie, const std::function<bool(int layer)>& is_own) {
       continue;
     }
     weight.set_data(at::empty({0}, weight.options()));
-    OpenModule::parameters_of(*user.module).insert(user.key, weight);
+    parameters_in(*user.module).insert(user.key, weight);
     user.module = nullptr;
     user.weight = at::Tensor();
   }

@@ -33,53 +33,35 @@ struct Commands {
 // A new option of these commands has to be put into one of the two lists: ranks that were given different values of it
 // either train something wrong, or they do not.
 TEST(AgreedOptions, AreDecidedForEveryOptionThereIs) {
-  const std::set<std::string> compared = {"--augment",
-                                          "--balance",
-                                          "--batch-size",
-                                          "--beam",
-                                          "--checkpoint-dir",
-                                          "--chunks",
-                                          "--clip",
-                                          "--clip-logits",
-                                          "--data",
-                                          "--dropout",
-                                          "--epochs",
-                                          "--checkpoint-every",
-                                          "--keep-every",
-                                          "--keep-last",
-                                          "--languages",
-                                          "--label-smoothing",
-                                          "--lr",
-                                          "--lr-schedule",
-                                          "--max-length",
-                                          "--max-tokens",
-                                          "--memory-limit",
-                                          "--micro-batches",
-                                          "--model",
-                                          "--momentum",
-                                          "--optimizer",
-                                          "--precision",
-                                          "--recompute",
-                                          "--samples",
-                                          "--save",
-                                          "--scale-init",
-                                          "--schedule",
-                                          "--seed",
-                                          "--sequence-length",
-                                          "--stages",
-                                          "--steps",
-                                          "--test-samples",
-                                          "--threads-per-stage",
-                                          "--vocabulary",
-                                          "--warmup",
+  const std::set<std::string> compared = {"--augment",        "--balance",
+                                          "--batch-size",     "--beam",
+                                          "--checkpoint-dir", "--chunks",
+                                          "--clip",           "--clip-logits",
+                                          "--data",           "--dropout",
+                                          "--epochs",         "--checkpoint-every",
+                                          "--keep-every",     "--keep-last",
+                                          "--languages",      "--label-smoothing",
+                                          "--loss",           "--lr",
+                                          "--lr-schedule",    "--max-length",
+                                          "--max-tokens",     "--memory-limit",
+                                          "--micro-batches",  "--model",
+                                          "--momentum",       "--optimizer",
+                                          "--precision",      "--recompute",
+                                          "--samples",        "--save",
+                                          "--scale-init",     "--schedule",
+                                          "--seed",           "--sequence-length",
+                                          "--stages",         "--steps",
+                                          "--test-samples",   "--threads-per-stage",
+                                          "--vocabulary",     "--warmup",
                                           "--weight-decay"};
-  const std::set<std::string> left_to_each = {"--data-dir", "--force", "--metrics",     "--plan",   "--resume",
-                                              "--text",     "--trace", "--tensorboard", "--weights"};
+  const std::set<std::string> left_to_each = {
+      "--data-dir",    "--force",   "--metrics", "--plan",    "--resume",      "--text",         "--trace",
+      "--tensorboard", "--weights", "--inputs",  "--targets", "--test-inputs", "--test-targets", "--torchscript"};
   Commands commands;
   std::set<std::string> found;
   std::vector<CLI::App*> apps = {commands.app.get_subcommand("eval")};
   for (const char* command : {"train", "eval"}) {
-    for (const char* task : {"image", "lm", "translate"}) {
+    for (const char* task : {"image", "lm", "translate", "tensors"}) {
       apps.push_back(commands.app.get_subcommand(command)->get_subcommand(task));
     }
   }

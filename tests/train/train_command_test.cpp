@@ -944,10 +944,12 @@ TEST(TrainHelp, EveryCommandExplainsItself) {
                                      {"train", "image", "--help"},
                                      {"train", "lm", "--help"},
                                      {"train", "translate", "--help"},
+                                     {"train", "tensors", "--help"},
                                      {"eval", "--help"},
                                      {"eval", "image", "--help"},
                                      {"eval", "lm", "--help"},
                                      {"eval", "translate", "--help"},
+                                     {"eval", "tensors", "--help"},
                                      {"translate", "--help"},
                                      {"generate", "--help"}}) {
     const Outcome outcome = run_gpipe(arguments);

@@ -30,7 +30,7 @@ class MergedScope : public torch::nn::Module {
 // The module's own ones. A weight that is there already is of a tie that is not bound yet.
 void register_weights(torch::nn::Module& into, const torch::nn::Module& module) {
   for (const auto& item : module.named_parameters(/*recurse=*/false)) {
-    if (OpenModule::parameters_of(into).contains(item.key())) continue;
+    if (parameters_in(into).contains(item.key())) continue;
     into.register_parameter(item.key(), item.value(), item.value().requires_grad());
   }
   for (const auto& item : module.named_buffers(/*recurse=*/false)) into.register_buffer(item.key(), item.value());
@@ -85,8 +85,8 @@ int ScopeTree::place_of(int layer, const std::string& weight_name) const {
 
 void ScopeTree::register_in(torch::nn::Module& face, const std::vector<ChainLayer>& layers) const {
   for (const auto& child : face.named_children()) face.unregister_module(child.key());
-  OpenModule::parameters_of(face).clear();
-  OpenModule::buffers_of(face).clear();
+  parameters_in(face).clear();
+  buffers_in(face).clear();
   Scope root = root_;
   for (const ChainLayer& layer : layers) {
     const bool is_part = layer.scope.empty();
