@@ -20,7 +20,8 @@ if(TARGET gpipe_train_program)
 endif()
 # Programs to read, to copy and to build against this installation, and a profile to plan with.
 install(DIRECTORY ${PROJECT_SOURCE_DIR}/examples/ DESTINATION ${CMAKE_INSTALL_DATADIR}/gpipe/examples
-  PATTERN CMakeLists.txt EXCLUDE)
+  PATTERN CMakeLists.txt EXCLUDE PATTERN __pycache__ EXCLUDE PATTERN export_model.py EXCLUDE)
+install(PROGRAMS ${PROJECT_SOURCE_DIR}/examples/export_model.py DESTINATION ${CMAKE_INSTALL_DATADIR}/gpipe/examples)
 install(FILES ${PROJECT_SOURCE_DIR}/cmake/installed_examples.cmake
   DESTINATION ${CMAKE_INSTALL_DATADIR}/gpipe/examples RENAME CMakeLists.txt)
 install(EXPORT gpipe-targets NAMESPACE gpipe:: DESTINATION ${package_dir})

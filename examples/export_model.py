@@ -505,9 +505,11 @@ def targets_for(output, loss, seed):
         return torch.randint(output.size(1), [output.size(0)], generator=generator)
     if output.dim() == 3:  # samples x positions x classes
         return torch.randint(output.size(2), list(output.shape[:2]), generator=generator)
+    if output.dim() > 3:  # samples x classes x height x width
+        return torch.randint(output.size(1), [output.size(0), *output.shape[2:]], generator=generator)
     raise ExportError(
-        f"for --loss cross-entropy the first output is samples x classes or samples x positions x classes, not "
-        f"{list(output.shape)}; try --loss mse"
+        f"for --loss cross-entropy the first output has a score for each class, and not the shape {list(output.shape)}; "
+        "try --loss mse"
     )
 
 
@@ -591,8 +593,8 @@ def parse_arguments(arguments):
     return options
 
 
-def main(arguments=None):
-    options = parse_arguments(arguments)
+def run_export(options):
+    """Writes the files that the options ask for, and says what they are."""
     model = make_model(options)
     inputs = Inputs(model, options.inputs, options.seed)
     exported = export(model, inputs, options.how)
@@ -613,10 +615,14 @@ def main(arguments=None):
         print(f"{options.targets_file}: random targets for --loss {options.loss}")
 
 
-if __name__ == "__main__":
+def main(arguments=None):
     try:
-        main()
+        run_export(parse_arguments(arguments))
     except ExportError as error:
         sys.exit(f"export_model: {error}")
     except OSError as error:
         sys.exit(f"export_model: {error}; is the path right, and is there a network where names are downloaded?")
+
+
+if __name__ == "__main__":
+    main()

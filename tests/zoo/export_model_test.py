@@ -1,5 +1,8 @@
 #!/usr/bin/env python3
 """Tests of examples/export_model.py, which is run as its users run it."""
+import contextlib
+import io
+import os
 import pathlib
 import subprocess
 import sys
@@ -51,6 +54,10 @@ class Images(Net):
     def forward(self, x):
         return torch.zeros(len(x), 2, 3, 3) * self.linear(x).sum()
 
+class Number(Net):
+    def forward(self, x):
+        return self.linear(x).sum(1)
+
 def number():
     return 3
 
@@ -65,22 +72,27 @@ class ExportModel(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
         (self.folder / "models.py").write_text(MODELS)
-
-    def run_it(self, *arguments):
-        command = [sys.executable, export_model.__file__, *arguments]
-        return subprocess.run(command, cwd=self.folder, capture_output=True, text=True, check=False)
+        self.addCleanup(os.chdir, os.getcwd())
+        os.chdir(self.folder)
 
     def export(self, *arguments):
-        result = self.run_it(*arguments, "-o", "out.pt")
-        self.assertEqual(result.returncode, 0, result.stderr)
-        return result.stdout, torch.jit.load(str(self.folder / "out.pt"))
+        """What is said, and the module."""
+        said = io.StringIO()
+        with contextlib.redirect_stdout(said):
+            export_model.main([*arguments, "-o", "out.pt"])
+        return said.getvalue(), torch.jit.load("out.pt")
 
     def assert_refused(self, says, *arguments):
-        result = self.run_it(*arguments, "-o", "out.pt")
-        self.assertNotEqual(result.returncode, 0)
-        self.assertIn(says, result.stderr)
-        self.assertNotIn("Traceback", result.stderr)
-        self.assertFalse((self.folder / "out.pt").exists())
+        said = io.StringIO()
+        with self.assertRaises(SystemExit) as end, contextlib.redirect_stderr(said):
+            export_model.main([*arguments, "-o", "out.pt"])
+        self.assertIn(says, f"{said.getvalue()}{end.exception.code}")
+        self.assertFalse(os.path.exists("out.pt"))
+
+    def test_is_a_program_that_ends_with_an_error_of_one_line(self):
+        command = [sys.executable, export_model.__file__, "models.py:Nothing", "-o", "out.pt"]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        self.assertEqual((result.returncode, result.stderr), (1, "export_model: models.py has no 'Nothing'\n"))
 
     def test_compiles_what_can_be_compiled_and_keeps_the_names(self):
         text, module = self.export("models.py:Net", "--input", "4", "--set", "width=7")
@@ -161,6 +173,10 @@ class ExportModel(unittest.TestCase):
         self.export("models.py:Net", "--input", "4", "--targets", "t.safetensors", "--loss", "mse", "--samples", "3")
         self.assertEqual(self.read("t.safetensors")["target"][:2], ["F32", [3, 4]])
 
+    def test_targets_of_images_are_a_class_a_pixel(self):
+        self.export("models.py:Images", "--input", "4", "--targets", "t.safetensors", "--samples", "3")
+        self.assertEqual(self.read("t.safetensors")["target"][:2], ["I64", [3, 3, 3]])
+
     def test_the_same_seed_gives_the_same_weights_and_samples(self):
         bytes_of = {}
         for run in ("one", "two"):
@@ -215,7 +231,7 @@ class ExportModel(unittest.TestCase):
         self.assert_refused(
             "torch.jit.script cannot compile it", "models.py:Unscriptable", "--input", "4", "--how", "script"
         )
-        self.assert_refused("try --loss mse", "models.py:Images", "--input", "4", "--targets", "t.safetensors")
+        self.assert_refused("try --loss mse", "models.py:Number", "--input", "4", "--targets", "t.safetensors")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ import own_models  # noqa: E402
 NUM_SAMPLES = 16
 IMAGE = ["3x64x64"]
 # Those of the test that every run of the tests has: seconds.
-SMALL = ["resnet", "googlenet", "vit", "encoder"]
+SMALL = ["small_resnet", "small_googlenet", "vit", "encoder"]
 
 
 class Network:
@@ -128,7 +128,8 @@ def own_networks():
         network("unet", own_models.UNet, ["3x32x32"], "U-Net, 3 skips", loss="mse"),
         network("control_flow", own_models.ControlFlow, ["16"], "control flow by data"),
         network("shared", own_models.SharedModules, ["12:below=40"], "shared modules, tied embedding"),
-        network("shared_often", own_models.SharedOften, ["16"], "one layer nine times"),
+        network("shared_often", own_models.SharedOften, ["16"], "one layer nine times, in a loop"),
+        network("shared_often_traced", own_models.SharedOften, ["16"], "one layer nine times", how="trace"),
         network(
             "structured",
             own_models.Structured,
@@ -241,6 +242,19 @@ def transformers_networks():
     ]
 
 
+def small_networks():
+    """Images of 32 x 32, where the zoo has larger ones."""
+    from torchvision import models
+
+    def googlenet():
+        return models.googlenet(num_classes=10, init_weights=False)
+
+    return [
+        Network("small_resnet", "torchvision resnet18", lambda: models.resnet18(num_classes=10), ["3x32x32"]),
+        Network("small_googlenet", "torchvision googlenet", googlenet, ["3x32x32"]),
+    ]
+
+
 def benchmark_networks():
     """Those of torchscript_benchmark: large enough that a step takes some tenths of a second."""
     from torchvision import models
@@ -313,6 +327,8 @@ def main():
     options.folder.mkdir(parents=True, exist_ok=True)
     torch.set_num_threads(1)
     networks, missing = (benchmark_networks(), []) if options.benchmark else all_networks()
+    if options.small:
+        networks += small_networks()
     wanted = (
         SMALL if options.small else options.only.split(",") if options.only else [network.name for network in networks]
     )

@@ -1,7 +1,7 @@
 #include "tests/zoo/network.h"
 
-#include <torch/nn/functional/loss.h>
 #include <torch/csrc/jit/serialization/import.h>
+#include <torch/nn/functional/loss.h>
 
 #include <algorithm>
 #include <fstream>
@@ -92,10 +92,8 @@ class Argument {
 // Undefined if the output does not fit the classes.
 at::Tensor cross_entropy(const at::Tensor& output, const at::Tensor& classes) {
   namespace F = torch::nn::functional;
-  if (output.dim() == classes.dim() + 1 && output.dim() <= 3 && output.size(0) == classes.size(0)) {
-    return F::cross_entropy(output.flatten(0, -2), classes.flatten());
-  }
-  return {};
+  const bool fits = output.dim() == classes.dim() + 1 && output.sizes().slice(0, classes.dim()) == classes.sizes();
+  return fits ? F::cross_entropy(output.flatten(0, -2), classes.flatten()) : at::Tensor();
 }
 
 }  // namespace

@@ -10,7 +10,7 @@ set -euo pipefail
 root=$(cd "$(dirname "$0")/../.." && pwd)
 test=$1
 zoo_check=$2
-folder=$3
+folder=$3/$test
 export OMP_NUM_THREADS=1
 
 python=

@@ -90,18 +90,18 @@ class Check {
 
   Row run() {
     std::optional<LayerChain> chain;
-    guarded(row_.cuts, "flatten", [&] { return count_cuts(); });
     guarded(row_.layers, "from_torchscript", [&] {
       chain = network_.cut();
       return std::to_string(chain->size());
     });
     if (!chain) return row_;
+    guarded(row_.cuts, "find_cuts", [&] { return count_cuts(); });
     if (arguments_.check) check(*chain);
     if (arguments_.save) {
       try {
         save_trained(network_.cut(), network_, Lengths(), arguments_.folder);
       } catch (const std::exception& error) {
-        row_.failures.push_back(network_.name + ", saving: " + error.what());
+        add_failure("saving", error.what());
       }
     }
     if (arguments_.speed && row_.failures.empty()) {
@@ -132,7 +132,11 @@ class Check {
   }
   void fail(std::string& cell, const std::string& what, const std::string& why) {
     cell = "NO";
-    row_.failures.push_back(network_.name + ", " + what + ": " + why);
+    add_failure(what, why);
+  }
+  // One line of it: libtorch's errors go on with a backtrace.
+  void add_failure(const std::string& what, const std::string& why) {
+    row_.failures.push_back(network_.name + ", " + what + ": " + why.substr(0, why.find('\n')));
   }
 
   void check(const LayerChain& chain) {
@@ -171,7 +175,7 @@ class Check {
         wrong = error.what();
       }
       if (wrong.empty()) ++num_same;
-      if (!wrong.empty()) row_.failures.push_back(network_.name + ", " + combination.text() + ": " + wrong);
+      if (!wrong.empty()) add_failure(combination.text(), wrong);
     }
     cell = num_same < num_run ? fmt::format("NO: {} of {}", num_same, num_run)
            : num_run == 0     ? "too few layers"
