@@ -83,6 +83,14 @@ TEST(FromTorchScript, KeepsWeightsThatNoOperationReads) {
   EXPECT_THAT(chain.weight_names(0), ::testing::ElementsAre("a.weight", "a.bias", "unused.weight", "unused.bias"));
 }
 
+TEST(FromTorchScript, AModuleWithoutOperationsIsOneLayer) {
+  const LayerChain chain = from_torchscript(script_module("def forward(self, x, y):\n  return (y, x)\n"));
+  ASSERT_EQ(chain.size(), 1);
+  const Tensors outputs = chain.build(0, /*seed=*/0).forward({torch::zeros({2}), torch::ones({3})});
+  ASSERT_EQ(outputs.size(), 2U);
+  test::expect_same_bits(outputs[0], torch::ones({3}), "y");
+}
+
 TEST(FromTorchScript, NamesLayersAfterSubmodules) {
   const LayerChain chain = from_torchscript(convolutions().module);
   std::vector<std::string> names;
