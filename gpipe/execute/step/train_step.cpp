@@ -215,6 +215,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
+  stage_loss.targets = &target_batches;
   Step step(engine, std::move(batch), engine.whole_step(), std::move(stage_loss));
   StepResult result;
   try {
