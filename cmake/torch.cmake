@@ -45,6 +45,7 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/resumed_parts.cpp
   gpipe/hash/content_hash.cpp
   gpipe/checkpoint/weights.cpp
+  gpipe/transport/host_copies.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp

@@ -10,6 +10,7 @@
 
 #include "gpipe/execute/record/step_recorder.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe::detail {
 
@@ -24,6 +25,7 @@ struct StepSettings {
   bool with_grad = true;
   std::vector<MicroBatch> micro_batches;  // the first stage's inputs
   std::vector<bool> input_requires_grad;  // of each input tensor
+  CallerPoints given;                     // after which the caller's tensors may be read, if stages are on devices
   StageLoss loss;                         // empty: the outputs themselves are wanted
   std::function<bool()> has_weights;      // after a call of the loss: see EarlierGradients. Empty: it has none
   // Those of the replicas before this one, see MiniBatch.

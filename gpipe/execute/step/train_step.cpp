@@ -216,6 +216,7 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
+  stage_loss.targets = &target_batches;
   std::optional<LossCheck> loss_check;
   if (engine.is_recording()) {
     loss_check.emplace(loss, engine.options().loss_reduction(), target_batches);
