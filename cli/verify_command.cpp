@@ -388,7 +388,10 @@ Recompute parse_mode(std::string_view word) {
   return mode;
 }
 
-std::vector<int> parse_counts(std::string_view words) { return parse_list(words, parse_count); }
+// As many as a launch can start on a host.
+constexpr int kMostRanks = 1024;
+
+std::vector<int> parse_counts(std::string_view words) { return parse_list(words, parse_count_to<kMostRanks>); }
 std::vector<std::string> parse_schedules(std::string_view words) { return parse_list(words, parse_schedule_name); }
 std::vector<Recompute> parse_modes(std::string_view words) { return parse_list(words, parse_mode); }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 
 #include "gpipe/schedule/registry.h"
@@ -32,7 +33,7 @@ ProgramSettings settings_for(const ProgramShape& shape, int num_steps, int num_s
   settings.request.schedule = schedule;
   settings.request.recompute = recompute;
   settings.name = fmt::format("{}, {}, recompute {}", stages_text(num_stages), schedule, name(recompute));
-  const int needed = num_stages * find_schedule(schedule).default_chunks;
+  const std::int64_t needed = std::int64_t{num_stages} * find_schedule(schedule).default_chunks;
   if (needed > shape.num_layers) {
     settings.not_possible = fmt::format("it needs {} layers, and the model has {}", needed, shape.num_layers);
   }

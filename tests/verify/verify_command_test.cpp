@@ -149,7 +149,14 @@ TEST(VerifyCommand, RefusesBadUsage) {
   EXPECT_THAT(run_gpipe(verify_with({"--schedules", "1f2b"}, {"x"})).err, HasSubstr("1f1b"));
   EXPECT_THAT(run_gpipe(verify_with({"--recompute", "auto"}, {"x"})).err, HasSubstr("name the modes"));
   EXPECT_THAT(run_gpipe(verify_with({"--replicas", "1"}, {"x"})).err, HasSubstr("give 2 or more"));
-  EXPECT_THAT(run_gpipe({"verify", "--help"}).out, HasSubstr("Exit codes: 0 verified"));
+  for (const char* option : {"--stages", "--processes", "--replicas", "--steps"}) {
+    for (const char* value : {"", "0", "-1", "x", "2147483648", "1e3", "2,", "nan"}) {
+      const Outcome outcome = run_gpipe(verify_with({option, value}, {"/bin/true"}));
+      EXPECT_EQ(outcome.exit_code, 2) << option << " " << value;
+      EXPECT_THAT(outcome.err, HasSubstr(option)) << value;
+    }
+  }
+  EXPECT_THAT(run_gpipe({"verify", "--help"}).out, HasSubstr("0 verified"));
 }
 
 }  // namespace
