@@ -101,8 +101,8 @@ void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) 
                  "\n"
                  "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
                  "answer (schedule refused, memory too small, a damaged file, something that\n"
-                 "doctor misses, bits that differ), 2 bad usage or input, a file or data set\n"
-                 "that is not there."});
+                 "doctor misses, bits that differ), 2 bad usage or input,\n"
+                 "a file or data set that is not there."});
 }
 
 }  // namespace

@@ -281,6 +281,7 @@ void add_capacity_command(CLI::App& app, cli::Run& chosen) {
   add_script_sample_options(options, command->script, model);
   options.add_default("N", "--image", command->script.image_size, cli::parse_count, "Size of its made-up images");
   options.add_default("N", "--channels", command->script.num_channels, cli::parse_count, "Of them");
+  for (const char* name : {"--image", "--channels"}) sub.get_option(name)->needs(sub.get_option("--torchscript"));
   options.add("SIZE", "--memory", command->memory_bytes, cli::parse_bytes, "Of each virtual accelerator [96MiB]");
   options.add_flag("--paper", command->paper,
                    "The paper's own sizes, 16 and 8 GB, up to 128 accelerators: planned, without memory");

@@ -229,10 +229,9 @@ bool LayerScope::has_drawn_elsewhere() { return innermost->has_drawn_elsewhere_;
 
 void LayerScope::note_given(const at::Generator& generator) {
   if (innermost == nullptr) return;
-  const bool is_stream =
-      (innermost->generator_.defined() && innermost->generator_ == generator) ||
-      std::any_of(innermost->device_streams_.begin(), innermost->device_streams_.end(),
-                  [&](const DeviceStream& stream) { return stream.generator == generator; });
+  const bool is_stream = (innermost->generator_.defined() && innermost->generator_ == generator) ||
+                         std::any_of(innermost->device_streams_.begin(), innermost->device_streams_.end(),
+                                     [&](const DeviceStream& stream) { return stream.generator == generator; });
   innermost->has_drawn_elsewhere_ |= !is_stream;
 }
 

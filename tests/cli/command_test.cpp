@@ -77,7 +77,7 @@ TEST(Command, AnswersAnUnknownCommandWithTheNearestOne) {
 TEST(Command, ListsTheCommandsWhenNoneIsNear) {
   const Outcome outcome = run_gpipe({"frobnicate"});
   expect_bad_usage(outcome, "unknown command 'frobnicate'",
-                   "the commands are schedule, check, simulate, plan, bleu, launch, verify, doctor");
+                   "the commands are schedule, check, simulate, plan, bleu, launch, verify,\n  doctor");
   EXPECT_THAT(outcome.err, Not(HasSubstr("did you mean")));
   std::istringstream lines(outcome.err);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;

@@ -82,14 +82,32 @@ TEST_F(HostileValue, OfAScore) { expect_clear_refusals(run_command, {{"bleu"}, {
 TEST_F(HostileValue, OfALaunch) { expect_clear_refusals(run_command, {{"launch"}, {{"-n", "2"}}, "", {"true"}}); }
 
 TEST_F(HostileValue, OfEveryCommandThatThereIs) {
-  const std::vector<Arguments> known = {
-      {"schedule"},  {"check"},          {"simulate"},    {"plan"},
-      {"bleu"},      {"launch"},         {"doctor"},      {"get-data"},  // has no numbers
-      {"verify"},  // of VerifyCommand: it needs a program that trains
-      {"train"},     {"train", "image"}, {"train", "lm"}, {"train", "translate"},
-      {"eval"},      {"eval", "image"},  {"eval", "lm"},  {"eval", "translate"},
-      {"translate"}, {"generate"},       {"profile"},     {"capacity"},
-      {"inspect"},   {"convert"},        {"bench"}};
+  const std::vector<Arguments> known = {{"schedule"},
+                                        {"check"},
+                                        {"simulate"},
+                                        {"plan"},
+                                        {"bleu"},
+                                        {"launch"},
+                                        {"doctor"},
+                                        {"get-data"},  // has no numbers
+                                        {"verify"},    // of VerifyCommand: it needs a program that trains
+                                        {"train"},
+                                        {"train", "image"},
+                                        {"train", "lm"},
+                                        {"train", "translate"},
+                                        {"train", "tensors"},
+                                        {"eval"},
+                                        {"eval", "image"},
+                                        {"eval", "lm"},
+                                        {"eval", "translate"},
+                                        {"eval", "tensors"},
+                                        {"translate"},
+                                        {"generate"},
+                                        {"profile"},
+                                        {"capacity"},
+                                        {"inspect"},
+                                        {"convert"},
+                                        {"bench"}};
   for (const Arguments& command : commands_of()) {
     EXPECT_THAT(known, ::testing::Contains(command)) << "give its options hostile values here, or with the commands of "
                                                         "libtorch";

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <torch/script.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
 
+#include "gpipe/checkpoint/safetensors.h"
 #include "hostile_values.h"
 #include "tests/train/image_files.h"
 
@@ -36,6 +38,23 @@ void write_help(const TemporaryFolder& folder) {
           << "<html><body><p id=\"par_id0\">" << text << page << ".</p></body></html>";
     }
   }
+}
+
+// A module from elsewhere, with samples for it; by a process of its own, since this one must not call libtorch.
+void write_module(const TemporaryFolder& folder) {
+  const pid_t child = fork();
+  if (child == 0) {
+    torch::jit::Module module("module");
+    module.register_parameter("weight", torch::ones({2, 2}), /*is_buffer=*/false);
+    module.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
+    module.save(folder.path("module.pt"));
+    save_safetensors(folder.path("in.safetensors"), {{{"x", torch::ones({16, 2})}}, {}});
+    save_safetensors(folder.path("targets.safetensors"), {{{"target", torch::ones({16, 2})}}, {}});
+    _exit(0);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  ASSERT_EQ(status, 0);
 }
 
 class HostileTrainingValue : public ::testing::Test {
@@ -70,6 +89,15 @@ class HostileTrainingValue : public ::testing::Test {
                                   {"--test-samples", "1"}});
   }
 
+  HostileCase tensors() const {
+    write_module(folder_);
+    return training("tensors", {{"--torchscript", folder_.path("module.pt")},
+                                {"--inputs", folder_.path("in.safetensors")},
+                                {"--targets", folder_.path("targets.safetensors")},
+                                {"--loss", "mse"},
+                                {"--batch-size", "8"}});
+  }
+
   // What the training leaves behind.
   std::string weights_of(const HostileCase& base, const std::string& name) const {
     Arguments arguments = base.command;
@@ -102,6 +130,17 @@ TEST_F(HostileTrainingValue, OfTheTrainingOfAnImageModel) { expect_clear_refusal
 TEST_F(HostileTrainingValue, OfTheTrainingOfALanguageModel) { expect_clear_refusals(run_program, lm()); }
 
 TEST_F(HostileTrainingValue, OfTheTrainingOfATranslation) { expect_clear_refusals(run_program, translate()); }
+
+TEST_F(HostileTrainingValue, OfTheTrainingAndUseOfAModuleFromElsewhere) {
+  HostileCase training = tensors();
+  training.options[5] = {"--stages", "1"};  // there is one operation
+  expect_clear_refusals(run_program, training);
+  expect_clear_refusals(run_program, {{"eval", "tensors"},
+                                      {{"--torchscript", folder_.path("module.pt")},
+                                       {"--inputs", folder_.path("in.safetensors")},
+                                       {"--targets", folder_.path("targets.safetensors")},
+                                       {"--loss", "mse"}}});
+}
 
 TEST_F(HostileTrainingValue, OfTheUseOfAnImageModel) {
   const std::string weights = weights_of(image(), "image.safetensors");

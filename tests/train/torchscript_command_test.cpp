@@ -209,6 +209,7 @@ TEST_F(TorchScript, WhatDoesNotFitIsToldInOneLineWithARemedy) {
   expect_refusal({"train", "tensors", "--torchscript", model_, "--inputs", file("in"), "--targets", file("pairs"),
                   "--loss", "mse", "--stages", "1"},
                  AllOf(HasSubstr("mse needs a target of the shape"), HasSubstr("2]")));
+  expect_refusal({"train", "image", "--deferred-batch-norm"}, HasSubstr("--torchscript"));
   save("no samples", {{"anything", torch::tensor(3.0)}});
   expect_refusal(command({"--inputs", file("no samples")}), HasSubstr("the first dimension is the sample"));
 }
