@@ -372,7 +372,7 @@ void add_plan_command(CLI::App& app, Run& chosen) {
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --memory-limit 2GiB\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --workers w.json\n"
             "  gpipe plan --profile p.json --stages 4 --micro-batches 32 --schedule auto\n"
-            "  gpipe plan --torchscript model.pt --inputs in.st --stages 2 --micro-batches 8"});
+            "  gpipe plan --torchscript model.pt --image 64 --stages 2 --micro-batches 8"});
   sub.callback([&chosen, command] { chosen = [command] { return run_plan(*command); }; });
 }
 
