@@ -142,6 +142,7 @@ CLI::Option* add_script(const OptionGroup& group, TaskOptions& task, const char*
   CLI::Option* const script = group.add("FILE", "--torchscript", task.torchscript, parse_path, description);
   group.add_flag("--deferred-batch-norm", task.deferred_batch_norm,
                  "Batch norms of the TorchScript file move their statistics once a mini-batch, over all replicas");
+  group.command.get_option("--deferred-batch-norm")->needs(script);
   return script;
 }
 
