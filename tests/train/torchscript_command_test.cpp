@@ -23,13 +23,15 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+at::Tensor weight(const at::Tensor& values) { return values.detach().requires_grad_(); }
+
 // x -> block -> dropout -> block -> scores of 3 classes; `mask`, if it is given, is multiplied with the first features.
 torch::jit::Module classifier() {
   torch::manual_seed(4);
   const auto block = [](int inputs, int outputs) {
     torch::jit::Module module("Block");
-    module.register_parameter("weight", torch::randn({outputs, inputs}) * 0.3, /*is_buffer=*/false);
-    module.register_parameter("bias", torch::zeros({outputs}), /*is_buffer=*/false);
+    module.register_parameter("weight", weight(torch::randn({outputs, inputs}) * 0.3), /*is_buffer=*/false);
+    module.register_parameter("bias", weight(torch::zeros({outputs})), /*is_buffer=*/false);
     module.define(R"(
       def forward(self, x):
           return torch.tanh(torch.linear(x, self.weight, self.bias))
@@ -238,10 +240,10 @@ TEST_F(TorchScript, ImagesAreTrainedOnAndEvaluated) {
   torch::manual_seed(2);
   torch::jit::Module module("Images");
   torch::jit::Module conv("Conv");
-  conv.register_parameter("weight", torch::randn({4, 1, 7, 7}) * 0.1, false);
+  conv.register_parameter("weight", weight(torch::randn({4, 1, 7, 7}) * 0.1), /*is_buffer=*/false);
   conv.define("def forward(self, x):\n    return torch.relu(torch.conv2d(x, self.weight, None, [7, 7]))\n");
   torch::jit::Module head("Head");
-  head.register_parameter("weight", torch::randn({10, 64}) * 0.1, false);
+  head.register_parameter("weight", weight(torch::randn({10, 64}) * 0.1), /*is_buffer=*/false);
   head.define("def forward(self, x):\n    return torch.linear(torch.flatten(x, 1), self.weight)\n");
   module.register_module("conv", conv);
   module.register_module("head", head);
@@ -270,8 +272,8 @@ TEST_F(TorchScript, ALanguageModelIsTrainedAndGenerates) {
   const std::string words = folder_.write("text.txt", text);
   torch::manual_seed(2);
   torch::jit::Module module("Words");
-  module.register_parameter("table", torch::randn({275, 8}), false);
-  module.register_parameter("scores", torch::randn({275, 8}), false);
+  module.register_parameter("table", weight(torch::randn({275, 8})), /*is_buffer=*/false);
+  module.register_parameter("scores", weight(torch::randn({275, 8})), /*is_buffer=*/false);
   module.define(R"(
     def forward(self, tokens):
         x = torch.embedding(self.table, tokens)
