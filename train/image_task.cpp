@@ -74,7 +74,7 @@ ImageTask::ImageTask(const ImageTaskOptions& options, bool only_test) : options_
 }
 
 LayerChain ImageTask::chain() const {
-  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain();
+  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain({}, options_.deferred_batch_norm);
   return models::make_image_model(
       options_.model, models::ImageModelOptions().in_channels(test_.channels).num_classes(test_.num_classes));
 }

@@ -14,6 +14,7 @@ namespace gpipe::train {
 struct ImageTaskOptions {
   std::string model = "amoebanet-d:3,24,2,1";
   std::string torchscript;             // instead of the model: a TorchScript file
+  bool deferred_batch_norm = false;    // of that
   std::string data = "fashion-mnist";  // or "cifar10"
   std::string data_dir;                // empty: where gpipe get-data puts it
   std::int64_t batch_size = 64;

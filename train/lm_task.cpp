@@ -82,7 +82,7 @@ LmTask::LmTask(const LmTaskOptions& options, std::optional<data::Vocabulary> voc
 }
 
 LayerChain LmTask::chain() const {
-  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain();
+  if (!options_.torchscript.empty()) return ScriptModel(options_.torchscript).chain({}, options_.deferred_batch_norm);
   return language_chain(options_.model, vocabulary_->size(), options_.sequence_length, options_.dropout);
 }
 

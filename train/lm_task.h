@@ -15,6 +15,7 @@ namespace gpipe::train {
 struct LmTaskOptions {
   std::string model = "transformer-lm:4,256,1024,4";
   std::string torchscript;              // instead of the model: a TorchScript file
+  bool deferred_batch_norm = false;     // of that
   std::string data = "kjv";             // or "gcide"
   std::string data_dir;                 // empty: where gpipe get-data puts it
   std::vector<std::string> text_files;  // instead: your own, plain or gzip

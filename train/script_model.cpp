@@ -2,30 +2,28 @@
 
 #include <fmt/format.h>
 
+#include <cstdint>
+#include <fstream>
 #include <utility>
 
 #include "cli/command.h"
 #include "cli/files.h"
 
 namespace gpipe::train {
-namespace {
-
-LayerChain cut(const std::string& path, const std::vector<std::string>& inputs) {
-  return from_torchscript(path, TorchScriptOptions().inputs(inputs));
-}
-
-}  // namespace
 
 ScriptModel::ScriptModel(std::string path) : path_(std::move(path)) { cli::require_input(path_); }
 
-LayerChain ScriptModel::chain(const std::vector<std::string>& inputs) const {
+LayerChain ScriptModel::chain(const std::vector<std::string>& inputs, bool deferred_batch_norm) const {
+  const auto cut = [&](const std::vector<std::string>& names) {
+    return from_torchscript(path_, TorchScriptOptions().inputs(names).deferred_batch_norm(deferred_batch_norm));
+  };
   try {
-    if (inputs.size() != 1) return cut(path_, inputs);
+    if (inputs.size() != 1) return cut(inputs);
     // The only tensor of a file may be called otherwise than the only argument.
     try {
-      return cut(path_, inputs);
+      return cut(inputs);
     } catch (const InvalidArgument&) {
-      return cut(path_, {});
+      return cut({});
     }
   } catch (const InvalidArgument& error) {
     throw cli::UsageError(fmt::format("--torchscript {}: {}", path_, error.what()), "");
@@ -33,8 +31,15 @@ LayerChain ScriptModel::chain(const std::vector<std::string>& inputs) const {
 }
 
 std::string ScriptModel::agreed_text() const {
-  const std::string bytes = cli::read_input_file(path_);
-  return fmt::format("--torchscript: a file of {} bytes with the hash {}", bytes.size(), content_hash_of(bytes));
+  std::ifstream file(path_, std::ios::binary);
+  std::vector<char> block(std::size_t{1} << 20);
+  ContentHash hash;
+  std::uint64_t num_bytes = 0;
+  while (file.read(block.data(), static_cast<std::streamsize>(block.size())) || file.gcount() > 0) {
+    hash.add(block.data(), static_cast<std::size_t>(file.gcount()));
+    num_bytes += static_cast<std::uint64_t>(file.gcount());
+  }
+  return fmt::format("--torchscript: a file of {} bytes with the hash {}", num_bytes, hash.finish());
 }
 
 std::vector<std::string> agreed_texts_of(const std::string& path) {

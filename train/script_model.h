@@ -18,7 +18,7 @@ class ScriptModel {
 
   // See from_torchscript; `inputs` are the names of the mini-batch's tensors. Throws CheckpointError for a file that is
   // no TorchScript, UsageError for a module that cannot be cut or does not take them.
-  LayerChain chain(const std::vector<std::string>& inputs = {}) const;
+  LayerChain chain(const std::vector<std::string>& inputs = {}, bool deferred_batch_norm = false) const;
 
   // What ranks compare: the path may differ from host to host.
   std::string agreed_text() const;

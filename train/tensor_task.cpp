@@ -38,7 +38,9 @@ std::optional<TensorTask::Samples> TensorTask::read(const std::string& prefix, c
   return samples;
 }
 
-LayerChain TensorTask::chain() const { return model_.chain((training_ ? training_ : test_)->inputs.names()); }
+LayerChain TensorTask::chain() const {
+  return model_.chain((training_ ? training_ : test_)->inputs.names(), options_.deferred_batch_norm);
+}
 
 std::string TensorTask::hash_of(const std::optional<Samples>& samples) {
   if (!samples) return "none";

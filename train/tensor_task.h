@@ -16,6 +16,7 @@ namespace gpipe::train {
 
 struct TensorTaskOptions {
   std::string torchscript;
+  bool deferred_batch_norm = false;
   std::string inputs;
   std::string targets;
   std::string test_inputs;  // empty: there is no evaluation

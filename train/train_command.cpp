@@ -136,8 +136,13 @@ std::int64_t num_rows(std::int64_t batch_size, std::int64_t num_samples = 0) {
   return (num_samples != 0 ? std::min(batch_size, num_samples) : batch_size) / read_world().num_replicas;
 }
 
-CLI::Option* add_script(const OptionGroup& group, std::string& path, const char* description) {
-  return group.add("FILE", "--torchscript", path, parse_path, description);
+// Of a task's options. Returns that of the file.
+template <typename TaskOptions>
+CLI::Option* add_script(const OptionGroup& group, TaskOptions& task, const char* description) {
+  CLI::Option* const script = group.add("FILE", "--torchscript", task.torchscript, parse_path, description);
+  group.add_flag("--deferred-batch-norm", task.deferred_batch_norm,
+                 "Batch norms of the TorchScript file move their statistics once a mini-batch, over all replicas");
+  return script;
 }
 
 void add_image_task(CLI::App& train_command, cli::Run& chosen) {
@@ -152,7 +157,7 @@ void add_image_task(CLI::App& train_command, cli::Run& chosen) {
   const OptionGroup& group = command->group;
   CLI::Option* const model =
       group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kImage));
-  add_script(group, task.torchscript, "A TorchScript file instead, which takes images and gives a score for each class")
+  add_script(group, task, "A TorchScript file instead, which takes images and gives a score for each class")
       ->excludes(model);
   group.add_default("NAME", "--data", task.data, parse_path, "fashion-mnist or cifar10");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
@@ -186,7 +191,7 @@ void add_lm_task(CLI::App& train_command, cli::Run& chosen) {
   CLI::Option* const model =
       group.add_default("MODEL", "--model", task.model, parse_path, usages(models::Task::kLanguage));
   CLI::Option* const script =
-      add_script(group, task.torchscript, "A TorchScript file instead, which takes tokens and gives scores of the next")
+      add_script(group, task, "A TorchScript file instead, which takes tokens and gives scores of the next")
           ->excludes(model);
   group.add_default("NAME", "--data", task.data, parse_path, "kjv or gcide");
   group.add("DIR", "--data-dir", task.data_dir, parse_path, "Where it is [where gpipe get-data puts it]");
@@ -258,7 +263,7 @@ void add_tensors_task(CLI::App& train_command, cli::Run& chosen) {
   command->data_options = "--inputs, --targets";
   TensorTaskOptions& task = command->task;
   const OptionGroup& group = command->group;
-  add_script(group, task.torchscript, "The model: a TorchScript file")->required();
+  add_script(group, task, "The model: a TorchScript file")->required();
   group
       .add("FILE", "--inputs", task.inputs, parse_path,
            "What it is given (safetensors), by the names of forward's arguments; the first dimension is the sample")

@@ -76,7 +76,6 @@ void check_operations(Graph& graph) {
           fmt::format("{} calls what is known at run time only; call each submodule by its own name, self.a(x)",
                       describe_node(*node)));
     }
-    check_writes(*node);
     if (node->kind() == prim::PythonOp || node->kind() == prim::fork || node->kind() == prim::rpc_async ||
         node->kind() == prim::rpc_sync || node->kind() == prim::rpc_remote) {
       throw InvalidArgument(
@@ -160,6 +159,7 @@ FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::strin
   flat.inputs = take_tensors(flat.graph, forward->function().getSchema(), inputs);
   flat.weights = weights_of(module);
   flat.slots = slots_for_attributes(flat.graph, module, flat.weights);
+  for_each_node(flat.graph->block(), [](Node* node) { check_writes(*node); });
   clean(flat.graph);
   if (deferred_batch_norm) {
     defer_batch_norms(flat);

@@ -15,6 +15,7 @@
 #include "gpipe/execute/replica_share.h"
 #include "gpipe/schedule/registry.h"
 #include "tests/execute/training.h"
+#include "tests/model/parts.h"
 #include "tests/model/same_bits.h"
 #include "tests/os/reserved_port.h"
 #include "tests/transport/ranks.h"
@@ -124,6 +125,31 @@ TEST_P(ReplicaBitwiseTest, ReplicasTrainAsThePlainModelDoes) {
 
 INSTANTIATE_TEST_SUITE_P(Models, ReplicaBitwiseTest, ::testing::Values("mlp", "cnn", "transformer", "unet", "padded"),
                          [](const auto& test) { return test.param; });
+
+// Each replica has running statistics of its own, as ever with plain batch norm.
+TEST(Replicas, OfPartsOfOneModuleTrainAsThePlainModelDoes) {
+  at::set_num_threads(1);
+  const auto make = [] {
+    torch::manual_seed(2);
+    return TestModel{
+        "parts", chain_of_parts(), torch::randn({16, 5}), torch::randn({16, 5}),
+        [](const at::Tensor& output, const at::Tensor& target) { return LossValue(at::mse_loss(output, target)); }};
+  };
+  const Trained expected = train_plainly(make(), 11, 2, 2);
+  std::vector<TestModel> models;
+  for (int rank = 0; rank < 4; ++rank) models.push_back(make());
+  run_replicas(2, 2, [&](const std::shared_ptr<Peers>& peers) {
+    TestModel& model = models[peers->world().rank];
+    model.input = replica_share(model.input.narrow(0, 0, 11), peers->world());
+    model.target = replica_share(model.target.narrow(0, 0, 11), peers->world());
+    const Trained got = train_pipelined(model, model.input.size(0),
+                                        PipelineOptions(2).num_micro_batches(2).balance({2, 3}).peers(peers));
+    for (const auto& [name, tensor] : got.tensors) {
+      if (name.find("running_") != std::string::npos) continue;
+      EXPECT_TRUE(same_bits(tensor, expected.tensors.at(name))) << name;
+    }
+  });
+}
 
 TEST(Replicas, GradientsAreAddedToThoseThatAreThere) {
   const auto expected = plain_grads();

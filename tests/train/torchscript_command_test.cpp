@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "gpipe/checkpoint/safetensors.h"
@@ -82,15 +83,20 @@ class TorchScript : public ::testing::Test {
   std::string file(const std::string& name) const { return folder_.path(name + ".safetensors"); }
   void save(const std::string& name, const NamedTensors& tensors) const { save_safetensors(file(name), {tensors, {}}); }
 
+  // What is not in `more` is that of a training which goes well.
   Arguments command(const Arguments& more) const {
-    Arguments command = {"train",          "tensors",      "--torchscript",   model_, "--inputs",      file("in"),
-                         "--batch-size",   "16",           "--micro-batches", "4",    "--test-inputs", file("in"),
-                         "--test-targets", file("classes")};
-    const auto add = [&](const char* option, const std::string& value) {
+    Arguments command = {"train", "tensors"};
+    for (const auto& [option, value] :
+         std::vector<std::pair<std::string, std::string>>{{"--torchscript", model_},
+                                                          {"--inputs", file("in")},
+                                                          {"--targets", file("classes")},
+                                                          {"--test-inputs", file("in")},
+                                                          {"--test-targets", file("classes")},
+                                                          {"--batch-size", "16"},
+                                                          {"--micro-batches", "4"},
+                                                          {"--steps", "4"}}) {
       if (std::find(more.begin(), more.end(), option) == more.end()) command.insert(command.end(), {option, value});
-    };
-    add("--targets", file("classes"));
-    add("--steps", "4");
+    }
     command.insert(command.end(), more.begin(), more.end());
     return command;
   }
@@ -197,13 +203,13 @@ TEST_F(TorchScript, WhatDoesNotFitIsToldInOneLineWithARemedy) {
                  AllOf(HasSubstr("mse needs floating-point"), HasSubstr("--loss cross-entropy")));
   expect_refusal(command({"--targets", file("both")}), HasSubstr("holds 2 tensors, mask, x; the loss takes one"));
   expect_refusal(command({"--inputs", file("nowhere")}), HasSubstr("nowhere.safetensors"));
-  save("wide", {{"x", torch::randn({40, 7})}});
-  expect_refusal(command({"--inputs", file("wide")}), HasSubstr("7"));
+  save("wide", {{"anything", torch::randn({40, 7})}});
+  expect_refusal(command({"--inputs", file("wide"), "--test-inputs", file("wide")}), HasSubstr("7"));
   save("pairs", {{"target", torch::randn({40, 2})}});
   expect_refusal({"train", "tensors", "--torchscript", model_, "--inputs", file("in"), "--targets", file("pairs"),
                   "--loss", "mse", "--stages", "1"},
                  AllOf(HasSubstr("mse needs a target of the shape"), HasSubstr("2]")));
-  save("no samples", {{"x", torch::tensor(3.0)}});
+  save("no samples", {{"anything", torch::tensor(3.0)}});
   expect_refusal(command({"--inputs", file("no samples")}), HasSubstr("the first dimension is the sample"));
 }
 
