@@ -16,17 +16,17 @@ LayerChain chain_of_layer(const Layer& module, const Tensors& sample, const Torc
 
 }  // namespace detail
 
-// The layers of a module whose forward takes tensors and gives tensors, whatever it does between them: what it does with
-// the sample is recorded, and cut as from_torchscript cuts a module. `module` is a holder, such as your TORCH_MODULE, or
-// a std::shared_ptr of it; its weights stay shared with it. `options.inputs` are not used.
+// The layers of a module whose forward takes tensors and gives tensors, whatever it does between them: what it does
+// with the sample is recorded, and cut as from_torchscript cuts a module. `module` is a holder, such as your
+// TORCH_MODULE, or a std::shared_ptr of it; its weights stay shared with it. `options.inputs` are not used.
 //
 // The record has the operations of the mode that the module is in: a chain that was made in training refuses to run in
 // evaluation, and the other way round. For evaluation, call eval() on the module and make another chain; it shares the
 // weights.
 //
-// Throws InvalidArgument if the record gives other results than the module, with the same draws, on the sample or on one
-// of one row more, and as from_torchscript does. What the record cannot see is what C++ decides by values of tensors,
-// and draws from a generator of the module's own: see docs/any-network.md.
+// Throws InvalidArgument if the record gives other results than the module, with the same draws, on the sample or on
+// one of one row more, and as from_torchscript does. What the record cannot see is what C++ decides by values of
+// tensors, and draws from a generator of the module's own: see docs/any-network.md.
 template <typename Built>
 LayerChain chain_of(const Built& module, const Tensors& sample, const TorchScriptOptions& options = {}) {
   static_assert(

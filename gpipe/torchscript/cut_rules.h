@@ -25,8 +25,8 @@ namespace gpipe::detail {
 // - Before a gradient that the module computes itself, nothing is cut: it needs the graph of all that went before.
 // - What cannot be written down, such as objects of classes, is not handed on.
 struct CutRules {
-  // One a position: allowed[k] says whether a layer may end before node k and the next begin with it. The first is never
-  // allowed.
+  // One a position: allowed[k] says whether a layer may end before node k and the next begin with it. The first is
+  // never allowed.
   std::vector<bool> allowed;
 };
 

@@ -6,6 +6,8 @@
 #include <torch/csrc/jit/passes/inline_fork_wait.h>
 #include <torch/csrc/jit/passes/inliner.h>
 #include <torch/csrc/jit/passes/lower_tuples.h>
+#include <torch/csrc/jit/passes/peephole_list_idioms.h>
+#include <torch/csrc/jit/passes/remove_mutation.h>
 #include <torch/csrc/jit/runtime/graph_executor.h>
 
 #include <algorithm>
@@ -49,6 +51,9 @@ void inline_calls(Graph& graph, const torch::jit::Module& module) {
 void clean(std::shared_ptr<Graph>& graph) {
   torch::jit::InlineForkWait(graph);
   torch::jit::LowerSimpleTuples(graph);
+  torch::jit::ConstantPropagationImmutableTypes(graph);
+  torch::jit::RemoveListMutation(graph);
+  torch::jit::PeepholeOptimizeListIdioms(graph);
   torch::jit::ConstantPropagationImmutableTypes(graph);
   torch::jit::runRequiredPasses(graph);
   torch::jit::EliminateDeadCode(graph);

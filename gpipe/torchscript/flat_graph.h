@@ -80,9 +80,9 @@ struct FlatGraph {
 //
 // With `deferred_batch_norm`, batch norms with running statistics become those of nn::DeferredBatchNorm.
 //
-// Throws InvalidArgument that names the operation or attribute and a remedy, for what cannot be cut into layers: a module
-// without forward, calls that cannot be inlined, attributes that are objects of C++ classes, values other than tensors
-// that are assigned, and results that are no tensors.
+// Throws InvalidArgument that names the operation or attribute and a remedy, for what cannot be cut into layers: a
+// module without forward, calls that cannot be inlined, attributes that are objects of C++ classes, values other than
+// tensors that are assigned, and results that are no tensors.
 FlatGraph flatten(const torch::jit::Module& module, const std::vector<std::string>& inputs,
                   bool deferred_batch_norm = false);
 

@@ -10,8 +10,8 @@
 
 namespace gpipe::detail {
 
-// Calls `visit` for `node` and for every node in its blocks, at any depth, in program order. `visit` may change a node's
-// inputs, and may not destroy nodes.
+// Calls `visit` for `node` and for every node in its blocks, at any depth, in program order. `visit` may change a
+// node's inputs, and may not destroy nodes.
 void for_each_within(torch::jit::Node* node, const std::function<void(torch::jit::Node*)>& visit);
 void for_each_node(torch::jit::Block* block, const std::function<void(torch::jit::Node*)>& visit);
 

@@ -15,10 +15,10 @@ struct CutCosts {
 
 // The first operations of all layers but the first, in ascending order.
 //
-// A layer has one heavy operation at least, and what follows it up to the next, so that a norm stays with its convolution.
-// Cuts are made wherever a single tensor is handed on between two heavy operations, and within layers that have more
-// than their share, the total over `min_layers`, where least is handed on. If that gives fewer than a quarter of
-// `min_layers`, as in a small network, cuts are made between light operations, too.
+// A layer has one heavy operation at least, and what follows it up to the next, so that a norm stays with its
+// convolution. Cuts are made wherever a single tensor is handed on between two heavy operations, and within layers that
+// have more than their share, the total over `min_layers`, where least is handed on. If that gives fewer than a quarter
+// of `min_layers`, as in a small network, cuts are made between light operations, too.
 std::vector<int> choose_cuts(const CutCosts& costs, int min_layers);
 
 }  // namespace gpipe::detail

@@ -21,12 +21,12 @@ namespace gpipe::detail {
 // layer that had it, and popped by the next one that uses it, which stashes it again if another one needs it still. So
 // autograd adds up the gradients of its uses in the order of the whole module: later uses first.
 //
-// Values that are no tensors are packed (packed_values.h) and go from layer to layer, and so do tensors of which two may
-// be the same one, for the same reason: what is one tensor stays one.
+// Values that are no tensors are packed (packed_values.h) and go from layer to layer, and so do tensors of which two
+// may be the same one, for the same reason: what is one tensor stays one.
 //
 // A parameter that several layers use, or a buffer that nothing changes, belongs to the first of them, and goes on from
-// there like any other tensor. A parameter of many bytes does not: then each of the layers has a tensor for it, which are
-// to be tied (see Note [Tied weights]).
+// there like any other tensor. A parameter of many bytes does not: then each of the layers has a tensor for it, which
+// are to be tied (see Note [Tied weights]).
 struct LayerProgram {
   std::string name;
   // Takes the tensors that come directly, the values that come packed, the tensors that are popped, and the slots.

@@ -10,8 +10,8 @@
 
 namespace gpipe::detail {
 
-// Replaces the graph's inputs behind the first, which is the module, by one tensor for each name, and inserts what makes
-// the arguments of `schema` of them. "pair.0" is an element of the tuple or list `pair`, "features.mask" that of
+// Replaces the graph's inputs behind the first, which is the module, by one tensor for each name, and inserts what
+// makes the arguments of `schema` of them. "pair.0" is an element of the tuple or list `pair`, "features.mask" that of
 // a dictionary. Arguments that no name belongs to take their defaults. Returns the names, those of all tensors of the
 // signature if none were given.
 //

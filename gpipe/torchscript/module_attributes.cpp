@@ -244,7 +244,9 @@ class AttributePass {
     graph_->insertNode(graph_->create(assignment_symbol(), {slot, value, graph_->insertConstant(name)}, 0));
     if (node.owningBlock() == graph_->block()) {
       latest_[{object.get(), key}] = value;
+      assigned_in_block_.erase({object.get(), key});
     } else {
+      latest_.erase({object.get(), key});
       assigned_in_block_.insert({object.get(), key});
       if (is_in_loop(node)) {
         throw InvalidArgument(

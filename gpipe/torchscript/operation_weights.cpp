@@ -56,7 +56,8 @@ bool is_light(const Node& node) {
   });
 }
 
-// Whether the value is a part of a larger tensor, with gaps in its memory: that is copied on its way to another process.
+// Whether the value is a part of a larger tensor, with gaps in its memory: that is copied on its way to another
+// process.
 bool is_piece(const torch::jit::Value& value) {
   static const std::set<std::string_view> names = {
       "aten::slice",        "aten::select",       "aten::narrow",           "aten::chunk",  "aten::split",

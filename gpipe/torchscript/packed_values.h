@@ -14,8 +14,8 @@ namespace gpipe::detail {
 // Numbers, texts, devices, none, tensors, and lists, tuples and dictionaries of them.
 bool can_be_packed(const c10::Type& type);
 
-// The skeleton, int64 on the CPU, that says what the values are, and behind it the tensors in them. A tensor that occurs
-// several times is there once. REQUIRES: values of types that can be packed.
+// The skeleton, int64 on the CPU, that says what the values are, and behind it the tensors in them. A tensor that
+// occurs several times is there once. REQUIRES: values of types that can be packed.
 Tensors pack(const std::vector<c10::IValue>& values);
 
 // The values that were packed, with containers of their own. `packed` holds the skeleton at `first`, and the tensors

@@ -11,8 +11,8 @@
 
 namespace gpipe::detail {
 
-// `cuts` are the first nodes of all layers but the first, in ascending order. Parameters that several layers use are tied
-// if they have more than `most_shared_bytes`. REQUIRES: the cuts are allowed.
+// `cuts` are the first nodes of all layers but the first, in ascending order. Parameters that several layers use are
+// tied if they have more than `most_shared_bytes`. REQUIRES: the cuts are allowed.
 LayerChain script_chain(const FlatGraph& flat, const GraphAliases& aliases, const std::vector<int>& cuts,
                         std::int64_t most_shared_bytes);
 

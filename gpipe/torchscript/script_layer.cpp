@@ -23,7 +23,7 @@ namespace {
 
 using c10::IValue;
 
-// Of the first tensor that is no skeleton.
+// Of the first tensor.
 at::Device device_of(const std::vector<IValue>& values) {
   for (const IValue& value : values) {
     if (value.isTensor() && value.toTensor().defined()) return value.toTensor().device();
@@ -146,13 +146,12 @@ Tensors ScriptLayer::forward(Tensors tensors) {
   if (program_->recorded_mode && *program_->recorded_mode != is_training()) {
     const char* const mode = is_training() ? "training" : "evaluation";
     throw InvalidArgument(fmt::format(
-        "layer \"{}\" has the operations of {}, in which its module was recorded, and cannot run in {}; make a chain "
-        "for "
-        "{} with chain_of after {}() of the module: it shares the weights",
+        "layer \"{}\" has the operations of {}, in which its module was recorded, and cannot run in {}; make "
+        "a chain for {} with chain_of after {}() of the module: it shares the weights",
         program_->name, is_training() ? "evaluation" : "training", mode, mode, is_training() ? "train" : "eval"));
   }
   std::vector<IValue> stack = take(std::move(tensors));
-  const at::Device device = device_of(stack);
+  const at::Device device = device_for(stack);
   for (BoundSlot& slot : slots_) {
     if (slot.mode != nullptr) {
       stack.emplace_back(slot.mode->is_training());
@@ -165,6 +164,13 @@ Tensors ScriptLayer::forward(Tensors tensors) {
   return program_->is_last ? give_result(stack[0]) : give(std::move(stack));
 }
 
+at::Device ScriptLayer::device_for(const std::vector<IValue>& values) const {
+  for (const BoundSlot& slot : slots_) {
+    if (slot.mode == nullptr && !slot.follows_inputs) return slot.value.toTensor().device();
+  }
+  return device_of(values);
+}
+
 std::vector<IValue> ScriptLayer::take(Tensors tensors) {
   const std::size_t num_direct = program_->num_direct_in;
   const bool is_packed = !program_->packed_in.empty();
@@ -175,9 +181,9 @@ std::vector<IValue> ScriptLayer::take(Tensors tensors) {
   }
   std::vector<IValue> values(tensors.begin(), tensors.begin() + static_cast<std::ptrdiff_t>(num_direct));
   if (is_packed) {
-    at::Device device = device_of(values);
-    if (num_direct == 0 && tensors.size() > 1 && tensors[1].defined()) device = tensors[1].device();
-    std::vector<IValue> unpacked = unpack(tensors, num_direct, program_->packed_in, device);
+    std::vector<IValue> others = values;
+    if (tensors.size() > num_direct + 1) others.emplace_back(tensors[num_direct + 1]);  // behind the skeleton
+    std::vector<IValue> unpacked = unpack(tensors, num_direct, program_->packed_in, device_for(others));
     std::move(unpacked.begin(), unpacked.end(), std::back_inserter(values));
   }
   tensors.clear();

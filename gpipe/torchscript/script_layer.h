@@ -16,8 +16,8 @@
 namespace gpipe::detail {
 
 // Its submodules stand at the paths of the original ones, as far as this layer uses them, and have the parameters and
-// buffers that belong to it. train() and eval() of such a submodule is what the operations of the original read. Tensors
-// that are neither parameters nor buffers are not registered; they follow the layer's inputs to other devices.
+// buffers that belong to it. train() and eval() of such a submodule is what the operations of the original read.
+// Tensors that are neither parameters nor buffers are not registered; they follow the layer's inputs to other devices.
 //
 // Confined to the thread that runs it.
 class ScriptLayer : public torch::nn::Module {
@@ -43,6 +43,8 @@ class ScriptLayer : public torch::nn::Module {
   void bind(const AttributeSlot& slot);
   void set_modes(const std::map<std::string, bool>& training);
 
+  // That of its weights; without any, that of the values.
+  at::Device device_for(const std::vector<c10::IValue>& values) const;
   std::vector<c10::IValue> take(Tensors tensors);
   Tensors give(std::vector<c10::IValue> values) const;
   Tensors give_result(const c10::IValue& result) const;

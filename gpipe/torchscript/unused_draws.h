@@ -1,4 +1,5 @@
-// Unused draws: operations that draw random numbers stay in a graph that is cleaned, even if nothing uses their results.
+// Unused draws: operations that draw random numbers stay in a graph that is cleaned, even if nothing uses their
+// results.
 #pragma once
 
 #include <torch/csrc/jit/ir/ir.h>

@@ -8,210 +8,21 @@
 #include "gpipe/model/profiler.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/torchscript/script_modules.h"
+#include "tests/torchscript/script_networks.h"
 
 namespace gpipe {
 namespace {
 
+using test::convolutions;
 using test::copy_of;
+using test::Network;
+using test::networks;
 using test::script_batch_norm;
 using test::script_conv;
 using test::script_linear;
 using test::script_module;
+using test::shared_modules;
 using ::testing::HasSubstr;
-
-// A network of one kind: how to make it, what it takes, and how that comes to a chain.
-struct Network {
-  torch::jit::Module module;
-  std::vector<c10::IValue> arguments;
-  Tensors tensors;  // the same, as a mini-batch has them
-  TorchScriptOptions options;
-};
-
-Network convolutions() {
-  Network network{script_module(), {}, {torch::randn({4, 3, 6, 6})}, {}};
-  network.module.register_module("conv1", script_conv(3, 4));
-  network.module.register_module("norm1", script_batch_norm(4));
-  network.module.register_module("conv2", script_conv(4, 4));
-  network.module.register_module("norm2", script_batch_norm(4));
-  network.module.register_module("head", script_linear(4, 5));
-  network.module.define(R"(
-def forward(self, x):
-  x = torch.relu_(self.norm1.forward(self.conv1.forward(x)))
-  y = self.norm2.forward(self.conv2.forward(x))
-  y += x
-  y = torch.relu_(y)
-  y = torch.dropout(torch.mean(y, [2, 3]), 0.3, self.training)
-  return self.head.forward(y)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network control_flow() {
-  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
-  network.module.register_module("a", script_linear(6, 6));
-  network.module.register_module("b", script_linear(6, 6));
-  network.module.register_buffer("count", torch::zeros({1}));
-  network.module.define(R"(
-def forward(self, x):
-  rows = x.size(0)
-  outs = []
-  x = self.a.forward(x)
-  for i in range(3):
-    x = torch.tanh(self.b.forward(x))
-    outs.append(x)
-  if self.training:
-    x = torch.dropout(x, 0.4, True) * 2
-    self.count.add_(1)
-  else:
-    x = x * 1.5
-  if bool(x.sum() > 0):
-    x = x + 1
-  x = self.a.forward(x)
-  outs.append(x)
-  return torch.stack(outs).sum(0).view([rows, -1]) + x
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network shared_modules() {
-  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
-  network.module.register_module("a", script_linear(6, 6));
-  network.module.register_module("b", script_linear(6, 6));
-  network.module.define(R"(
-def forward(self, x):
-  x = torch.relu(self.a.forward(x))
-  x = torch.tanh(self.b.forward(x))
-  x = torch.relu(self.a.forward(x))
-  x = torch.sigmoid(self.a.forward(x))
-  return self.b.forward(x)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network tuples_and_dictionaries() {
-  const at::Tensor x = torch::randn({4, 6});
-  const at::Tensor mask = torch::rand({4, 1}) > 0.5;
-  const at::Tensor left = torch::randn({4, 6});
-  const at::Tensor right = torch::randn({4, 6});
-  Network network{script_module(), {}, {x, left, right, mask}, {}};
-  network.options.inputs({"x", "pair.0", "pair.1", "features.mask"});
-  network.module.register_module("a", script_linear(6, 6));
-  network.module.register_module("b", script_linear(6, 6));
-  network.module.define(R"(
-def forward(self, x, pair: Tuple[Tensor, Tensor], features: Dict[str, Tensor], scale: float = 2.0):
-  left, right = pair
-  state = {"x": self.a.forward(x), "left": left * scale}
-  state["right"] = self.b.forward(right)
-  parts = [state["x"], state["left"]]
-  parts.append(state["right"])
-  y = torch.stack(parts).sum(0)
-  y = torch.where(features["mask"], self.a.forward(y), y)
-  return {"out": y, "both": torch.cat([self.b.forward(y), state["x"]], 1)}
-)");
-  c10::Dict<std::string, at::Tensor> features;
-  features.insert("mask", mask);
-  network.arguments = {x, c10::ivalue::Tuple::create({left, right}), features, 2.0};
-  return network;
-}
-
-Network unet() {
-  Network network{script_module(), {}, {torch::randn({2, 2, 8, 8})}, {}};
-  for (const char* name : {"down1", "down2", "middle", "up2", "up1"}) {
-    const bool is_up = std::string(name).substr(0, 2) == "up";
-    network.module.register_module(name, script_conv(name == std::string("down1") ? 2 : is_up ? 8 : 4, 4));
-  }
-  network.module.register_module("head", script_conv(4, 2));
-  network.module.define(R"(
-def forward(self, x):
-  a = torch.relu(self.down1.forward(x))
-  b = torch.relu(self.down2.forward(torch.max_pool2d(a, [2, 2])))
-  c = torch.relu(self.middle.forward(torch.max_pool2d(b, [2, 2])))
-  c = torch.upsample_nearest2d(c, [b.size(2), b.size(3)])
-  c = torch.relu(self.up2.forward(torch.cat([c, b], 1)))
-  c = torch.upsample_nearest2d(c, [a.size(2), a.size(3)])
-  c = torch.relu(self.up1.forward(torch.cat([c, a], 1)))
-  return self.head.forward(c)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network tagger() {
-  Network network{script_module(), {}, {torch::randint(0, 20, {4, 5})}, {}};
-  test::add_parameter(network.module, "embedding", torch::randn({20, 6}));
-  const auto weight = [&](const char* name, std::vector<std::int64_t> sizes) {
-    test::add_parameter(network.module, name, torch::randn(sizes) * 0.3);
-  };
-  weight("w_ih", {32, 6});
-  weight("w_hh", {32, 8});
-  weight("b_ih", {32});
-  weight("b_hh", {32});
-  network.module.register_module("head", script_linear(8, 7));
-  network.module.define(R"(
-def forward(self, tokens):
-  x = torch.embedding(self.embedding, tokens)
-  zeros = torch.zeros([1, x.size(0), 8])
-  weights = [self.w_ih, self.w_hh, self.b_ih, self.b_hh]
-  y, h, c = torch.lstm(x, [zeros, zeros], weights, True, 1, 0.0, self.training, False, True)
-  y = torch.dropout(y, 0.2, self.training)
-  return self.head.forward(y) + torch.mean(c)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network in_place() {
-  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
-  network.module.register_module("a", script_linear(6, 6));
-  network.module.register_module("b", script_linear(6, 6));
-  network.module.define(R"(
-def forward(self, x):
-  y = self.a.forward(x)
-  v = y.view([-1, 2, 3])
-  w = torch.sigmoid(self.b.forward(x))
-  y.add_(w)
-  z = w * 3
-  y[:, 0] = z[:, 1]
-  z = z + torch.tanh(z)
-  y.relu_()
-  z = torch.tanh(self.b.forward(z + v.flatten(1)))
-  return self.a.forward(z + y)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-Network no_grad_block() {
-  Network network{script_module(), {}, {torch::randn({4, 6})}, {}};
-  network.module.register_module("a", script_linear(6, 6));
-  network.module.register_module("b", script_linear(6, 6));
-  network.module.define(R"(
-def forward(self, x):
-  y = self.a.forward(x)
-  before = torch.is_grad_enabled()
-  torch.set_grad_enabled(False)
-  z = torch.tanh(self.b.forward(y)) * 2
-  torch.set_grad_enabled(before)
-  w = self.b.forward(torch.relu(y))
-  return (w + z, y)
-)");
-  network.arguments = {network.tensors[0]};
-  return network;
-}
-
-std::map<std::string, Network (*)()> networks() {
-  return {{"convolutions", convolutions},
-          {"control flow", control_flow},
-          {"shared modules", shared_modules},
-          {"tuples and dictionaries", tuples_and_dictionaries},
-          {"u-net", unet},
-          {"tagger", tagger},
-          {"in place", in_place},
-          {"no grad", no_grad_block}};
-}
 
 TEST(FromTorchScript, TrainsToTheBytesOfTheWholeModule) {
   for (const auto& [name, make] : networks()) {
@@ -270,6 +81,14 @@ TEST(FromTorchScript, KeepsWeightsThatNoOperationReads) {
   const LayerChain chain = from_torchscript(module);
   ASSERT_EQ(chain.size(), 2);
   EXPECT_THAT(chain.weight_names(0), ::testing::ElementsAre("a.weight", "a.bias", "unused.weight", "unused.bias"));
+}
+
+TEST(FromTorchScript, AModuleWithoutOperationsIsOneLayer) {
+  const LayerChain chain = from_torchscript(script_module("def forward(self, x, y):\n  return (y, x)\n"));
+  ASSERT_EQ(chain.size(), 1);
+  const Tensors outputs = chain.build(0, /*seed=*/0).forward({torch::zeros({2}), torch::ones({3})});
+  ASSERT_EQ(outputs.size(), 2U);
+  test::expect_same_bits(outputs[0], torch::ones({3}), "y");
 }
 
 TEST(FromTorchScript, NamesLayersAfterSubmodules) {
@@ -491,6 +310,7 @@ std::string refusal(const std::string& source, const TorchScriptOptions& options
     torch::jit::Module module = script_module();
     module.register_module("a", script_linear(3, 3));
     module.register_attribute("count", c10::IntType::get(), 0);
+    module.register_buffer("mean", torch::zeros({3}));
     module.register_attribute("sizes", c10::ListType::ofInts(), c10::List<std::int64_t>({3}));
     module.register_attribute("last", c10::TensorType::get(), torch::zeros({3}));
     if (!source.empty()) module.define(source);
@@ -513,6 +333,14 @@ TEST(FromTorchScript, SaysWhatItCannotCut) {
   EXPECT_THAT(refusal("def forward(self, x):\n  self.count += 1\n  return x\n"), HasSubstr("\"count\" is assigned"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.last = x\n  return x\n"), HasSubstr("self.last.copy_(value)"));
   EXPECT_THAT(refusal("def forward(self, x):\n  self.sizes.append(1)\n  return x\n"), HasSubstr("changes a list"));
+  EXPECT_THAT(refusal(R"(
+def forward(self, x):
+  self.mean = torch.mean(x, [0])
+  if bool(torch.mean(x) > 0):
+    self.mean = self.mean * 2
+  return x - self.mean
+)"),
+              HasSubstr("\"mean\" is assigned within an if"));
 }
 
 TEST(FromTorchScript, SaysWhichInputsItTakes) {

@@ -11,8 +11,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-// One letter an operation, H for a heavy one and l for a light one, and one an operation for the cut before it: the cost,
-// or x where there may be none.
+// One letter an operation, H for a heavy one and l for a light one, and one an operation for the cut before it: the
+// cost, or x where there may be none.
 CutCosts costs_of(const std::string& operations, const std::string& cuts) {
   CutCosts costs;
   for (const char operation : operations) {

@@ -7,8 +7,8 @@
 
 namespace gpipe::test {
 
-// The source of a forward(self, x) for a tensor of 6 columns. It calls the submodules a, b and c, which are linear layers
-// of 6 columns, and reads and writes the buffer `state` of shape [6]. The same seed gives the same source.
+// The source of a forward(self, x) for a tensor of 6 columns. It calls the submodules a, b and c, which are linear
+// layers of 6 columns, and reads and writes the buffer `state` of shape [6]. The same seed gives the same source.
 class RandomScript {
  public:
   explicit RandomScript(unsigned seed) : random_(seed) {}
