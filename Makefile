@@ -91,6 +91,10 @@ soak-checkpoints: build/build.ninja ## kill a training a hundred times with SIGK
 	@cmake --build build --parallel $(JOBS) --target gpipe_cli gpipe_train_program
 	@scripts/soak-checkpoints
 
+soak-devices: build/build.ninja ## train on the late device of the tests, all models, schedules and recompute modes, 20 times
+	@cmake --build build --parallel $(JOBS) --target device_tests
+	@GPIPE_LATE_REPETITIONS=20 build/bin/device_tests --gtest_filter='*DeviceGrid*'
+
 format: lint-deps ## rewrite the sources with clang-format
 	@scripts/lint --fix
 

@@ -155,6 +155,7 @@ std::string certificate_report(const Schedule& schedule, const Certificate& cert
   report += "\nOn a transport that promises less than a channel for every flow\n";
   report += describe_survival("rendezvous sends", certificate.rendezvous);
   report += describe_survival("one channel a pair", certificate.one_channel_per_pair);
+  report += describe_survival("one engine a worker", certificate.one_engine);
   return report;
 }
 
@@ -177,6 +178,7 @@ std::string certificate_json(const Schedule& schedule, const Certificate& certif
   }
   json["rendezvous"] = to_json(certificate.rendezvous);
   json["one_channel_per_pair"] = to_json(certificate.one_channel_per_pair);
+  json["one_engine"] = to_json(certificate.one_engine);
   return indented_json(json);
 }
 

@@ -18,7 +18,10 @@ void add_doctor_command(CLI::App& app, Run& chosen);    // what this machine has
 
 // Starts one process a rank. `program` is what the ranks run, with its arguments.
 void add_launch_command(CLI::App& app, std::vector<std::string> program, Run& chosen);
-// If the command is `launch`, takes what follows the first "--" away from `argc`: options there are the program's own.
+// Runs a program in several ways, and compares what its pipelines did. `program` as above.
+void add_verify_command(CLI::App& app, std::vector<std::string> program, Run& chosen);
+// If the command is `launch` or `verify`, takes what follows the first "--" away from `argc`: options there are the
+// program's own.
 std::vector<std::string> split_off_program(int& argc, char** argv);
 
 }  // namespace gpipe::cli

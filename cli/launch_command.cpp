@@ -334,7 +334,8 @@ void add_launch_command(CLI::App& app, std::vector<std::string> program, Run& ch
 }
 
 std::vector<std::string> split_off_program(int& argc, char** argv) {
-  if (argc < 2 || std::string_view(argv[1]) != "launch") return {};
+  const std::string_view command = argc < 2 ? "" : argv[1];
+  if (command != "launch" && command != "verify") return {};
   char** const end = argv + argc;
   char** const mark = std::find_if(argv + 2, end, [](const char* word) { return std::string_view(word) == "--"; });
   argc = static_cast<int>(mark - argv);

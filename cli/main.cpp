@@ -83,7 +83,8 @@ void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) 
   add_simulate_command(app, chosen);
   add_plan_command(app, chosen);
   add_bleu_command(app, chosen);
-  add_launch_command(app, std::move(program), chosen);
+  add_launch_command(app, program, chosen);
+  add_verify_command(app, std::move(program), chosen);
   add_doctor_command(app, chosen);
   add_handed_over_commands(app);
   app.set_version_flag("--version", "gpipe " GPIPE_VERSION, "Print the version")->group("Other");
@@ -96,10 +97,12 @@ void add_commands(CLI::App& app, std::vector<std::string> program, Run& chosen) 
                  "  gpipe bleu --reference english.txt output.txt\n"
                  "  gpipe train image --stages 2 --micro-batches 8\n"
                  "  gpipe launch -n 4 -- ./program\n"
+                 "  gpipe verify -- ./program\n"
                  "\n"
                  "'gpipe COMMAND --help' explains a command. Exit codes: 0 done, 1 a negative\n"
                  "answer (schedule refused, memory too small, a damaged file, something that\n"
-                 "doctor misses), 2 bad usage or input, a file or data set that is not there."});
+                 "doctor misses, bits that differ), 2 bad usage or input, a file or data set\n"
+                 "that is not there."});
 }
 
 }  // namespace

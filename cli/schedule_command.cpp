@@ -23,7 +23,7 @@
 namespace gpipe::cli {
 namespace {
 
-enum class Format { kText, kCsv, kGantt, kSvg };
+enum class Format { kText, kCsv, kGantt, kSvg, kMessages };
 
 struct ScheduleCommand {
   ScheduleOptions schedule;
@@ -39,7 +39,7 @@ struct ScheduleCommand {
 };
 
 Format parse_format(std::string_view word) {
-  return static_cast<Format>(parse_choice(word, {"text", "csv", "gantt", "svg"}));
+  return static_cast<Format>(parse_choice(word, {"text", "csv", "gantt", "svg", "messages"}));
 }
 
 Schedule make_schedule(const ScheduleCommand& command) {
@@ -99,6 +99,9 @@ std::string comment(const Found& found) {
 std::string to_format(const Found& found, const ScheduleCommand& command) {
   if (command.format == Format::kText) return comment(found) + to_text(found.schedule);
   if (command.format == Format::kCsv) return comment(found) + to_csv(found.schedule);
+  if (command.format == Format::kMessages) {
+    return to_text(make_flow_table(found.schedule, found.costs.routes), message_order(found.schedule, found.costs));
+  }
   const Timeline timeline = simulate(found.schedule, found.costs);
   if (command.format == Format::kSvg) return to_svg(timeline);
   GanttOptions options;
@@ -129,9 +132,10 @@ int run_schedule(const ScheduleCommand& command, const CLI::App& app) {
 
 void add_output_options(CLI::App& app, ScheduleCommand& command) {
   const OptionGroup output{app, "Output"};
-  output.add("FORMAT", "--format", command.format, parse_format,
-             "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1, or as "
-             "profiled [text]");
+  output.add(
+      "FORMAT", "--format", command.format, parse_format,
+      "text: a line a worker; csv: PyTorch's form; gantt, svg: drawn at F = 1, B = 2, I = W = 1, R = 1, or as "
+      "profiled; messages: those between workers, in the order in which one engine a worker carries them [text]");
   output.add("FILE", "--output", command.output, parse_path, "Write to FILE instead of standard output");
   output.add_flag("--force", command.force, "Replace FILE if it exists and is a plain file");
   output.add("N", "--width", command.width, parse_width,

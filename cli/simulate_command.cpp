@@ -186,6 +186,7 @@ struct SimulateCommand {
   LinkCosts link;
   std::string workers;
   Capacity capacity;
+  bool one_engine = false;
   bool json = false;
   std::string trace;
   std::string svg;
@@ -216,6 +217,8 @@ void check_usage(const SimulateCommand& command) {
             "leave out --forward, --backward and the other costs, or leave out --profile");
   refuse_if(command.profile.empty() && !command.balance.empty(), "--balance splits the layers of a profile",
             "add --profile FILE, or leave --balance out");
+  refuse_if(command.one_engine && command.capacity.kind != Capacity::Kind::kUnbounded,
+            "with --one-engine no flow has a capacity", "leave out --capacity or --one-engine");
   const auto refuse_both = [](const char* option, const std::string& path, const char* other,
                               const std::string& other_path) {
     refuse_if(path == "-" && other_path == "-", fmt::format("{} and {} both read standard input", option, other),
@@ -322,6 +325,7 @@ int run_simulate(const SimulateCommand& command) {
                 "add --output-bytes SIZE or --profile FILE");
   }
   SimulateOptions options;
+  if (command.one_engine) options.one_engine = message_order(schedule, costs);
   options.capacities = make_capacities(command.capacity, schedule, costs.routes);
   const Timeline timeline = simulate(schedule, costs, options);
   refuse_if(!std::isfinite(timeline.num_workers() * timeline.makespan_seconds),
@@ -372,6 +376,9 @@ void add_simulate_command(CLI::App& app, Run& chosen) {
   messages.add("N", "--capacity", command->capacity, parse_capacity,
                "Messages a flow holds before its sender waits: live (the least that cannot deadlock), free (no sender "
                "waits), unbounded or a number [unbounded]");
+  messages.add_flag("--one-engine", command->one_engine,
+                    "A worker carries one message at a time, in the order in which they are put otherwise, as NCCL on "
+                    "one stream does");
   add_output_options(sub, *command);
   set_help(sub, {"gpipe simulate (NAME --stages K --micro-batches M | --file F) [options]",
                  "Run a schedule on costs instead of tensors; say where the time went.",

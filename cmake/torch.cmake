@@ -43,8 +43,9 @@ add_library(gpipe_torch STATIC
   gpipe/checkpoint/parallel.cpp
   gpipe/checkpoint/safetensors.cpp
   gpipe/checkpoint/resumed_parts.cpp
-  gpipe/checkpoint/content_hash.cpp
+  gpipe/hash/content_hash.cpp
   gpipe/checkpoint/weights.cpp
+  gpipe/transport/host_copies.cpp
   gpipe/transport/stage_stream.cpp
   gpipe/transport/wire_record.cpp
   gpipe/transport/c10d/carrier.cpp
@@ -74,6 +75,10 @@ add_library(gpipe_torch STATIC
   gpipe/execute/model/model.cpp
   gpipe/execute/model/scope_tree.cpp
   gpipe/execute/pipeline.cpp
+  gpipe/execute/record/program_recording.cpp
+  gpipe/execute/record/run_recorder.cpp
+  gpipe/execute/record/step_recorder.cpp
+  gpipe/execute/record/tensor_digest.cpp
   gpipe/execute/replica_share.cpp
   gpipe/execute/runner/assembly.cpp
   gpipe/execute/runner/first_batch.cpp
@@ -91,6 +96,7 @@ add_library(gpipe_torch STATIC
   gpipe/execute/stage_optimizers.cpp
   gpipe/execute/step/clip_grad_norm.cpp
   gpipe/execute/step/drop_in.cpp
+  gpipe/execute/step/loss_check.cpp
   gpipe/execute/step/stage_work.cpp
   gpipe/execute/step/step.cpp
   gpipe/execute/step/train_step.cpp
@@ -123,6 +129,8 @@ add_library(gpipe_torch STATIC
   gpipe/torchscript/script_layer_names.cpp
   gpipe/torchscript/traced_module.cpp
   gpipe/torchscript/unused_draws.cpp
+  gpipe/verify/plain_training.cpp
+  gpipe/verify/verify.cpp
 )
 # g++ 14 takes libtorch 2's Function::apply for writing behind a std::vector<bool> that it has just grown.
 if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
@@ -130,7 +138,7 @@ if(CMAKE_CXX_COMPILER_VERSION VERSION_GREATER_EQUAL 13)
     COMPILE_OPTIONS "-Wno-array-bounds;-Wno-stringop-overflow")
 endif()
 # Loops over every element, without torch: with all optimizations, and without the header.
-set_source_files_properties(gpipe/checkpoint/content_hash.cpp gpipe/model/dropout_mask.cpp PROPERTIES
+set_source_files_properties(gpipe/hash/content_hash.cpp gpipe/model/dropout_mask.cpp PROPERTIES
   COMPILE_OPTIONS $<$<CONFIG:Release>:-O3> SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)
 add_library(gpipe::gpipe ALIAS gpipe_torch)
 set_target_properties(gpipe_torch PROPERTIES EXPORT_NAME gpipe POSITION_INDEPENDENT_CODE ON CXX_EXTENSIONS OFF)

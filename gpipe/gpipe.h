@@ -4,9 +4,11 @@
 
 #include "gpipe/launch/restart.h"
 #include "gpipe/launch/world.h"
+#include "gpipe/recording/verification.h"
 #include "gpipe/schedule.h"
 
 #ifdef GPIPE_WITH_TORCH
 #include "gpipe/checkpoint.h"
 #include "gpipe/pipeline.h"
+#include "gpipe/verify/verify.h"
 #endif

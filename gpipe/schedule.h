@@ -14,6 +14,7 @@
 #include "gpipe/report/svg.h"
 #include "gpipe/report/timeline.h"
 #include "gpipe/schedule/generators.h"
+#include "gpipe/schedule/message_order.h"
 #include "gpipe/schedule/recompute.h"
 #include "gpipe/schedule/registry.h"
 #include "gpipe/schedule/schedule.h"

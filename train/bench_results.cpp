@@ -35,8 +35,7 @@ Cells bench_cells(const BenchRun& run) {
     if (row.why_not) continue;
     cells.push_back({row.name, cli::format_seconds(row.seconds.median), fmt::format("{:.2f}", row.speed_up.median),
                      fmt::format("{:.2f}-{:.2f}", row.speed_up.lower_quartile, row.speed_up.upper_quartile),
-                     row.bound ? fmt::format("{:.2f}", row.speed_up.median / *row.bound) : "",
-                     text_of(row.peak),
+                     row.bound ? fmt::format("{:.2f}", row.speed_up.median / *row.bound) : "", text_of(row.peak),
                      bytes_or_nothing(row.predicted_bytes)});
   }
   return cells;

@@ -6,9 +6,9 @@
 #include <string>
 #include <string_view>
 
-#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/error.h"
+#include "gpipe/hash/content_hash.h"
 #include "gpipe/os/file_descriptor.h"
 
 namespace gpipe::detail {

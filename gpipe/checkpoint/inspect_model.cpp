@@ -7,11 +7,11 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/hashed_file.h"
 #include "gpipe/checkpoint/model_place.h"
 #include "gpipe/checkpoint_files/safetensors_format.h"
 #include "gpipe/checkpoint_files/strict_json.h"
+#include "gpipe/hash/content_hash.h"
 #include "gpipe/os/input_file.h"
 #include "gpipe/os/output_file.h"
 

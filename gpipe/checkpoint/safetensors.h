@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/error.h"
+#include "gpipe/hash/content_hash.h"
 #include "gpipe/os/file_system.h"
 
 namespace gpipe {

@@ -4,13 +4,27 @@
 
 #include "gpipe/error.h"
 #include "gpipe/execute/engine/engine.h"
+#include "gpipe/execute/record/program_recording.h"
 #include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/values/checked_options.h"
 
 namespace gpipe {
 
 PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options)
-    : options_(detail::checked(options)), engine_(std::make_unique<detail::Engine>(*this, chain, options_)) {}
+    : PipelineImpl(chain, options, detail::ProgramRecording::next()) {}
+
+PipelineImpl::PipelineImpl(const LayerChain& chain, const PipelineOptions& options,
+                           const detail::ProgramRecording& recording)
+    : options_(detail::checked(recording.changed(options, chain.size()))),
+      engine_(std::make_unique<detail::Engine>(*this, chain, options_)) {
+  if (!recording.is_wanted()) return;
+  std::vector<detail::RecordedLayer> layers;
+  for (const ChainLayer& layer : engine_->model().layers()) {
+    const bool is_built = layer.layer.module != nullptr;
+    layers.push_back({layer.name, is_built ? detail::type_name(*layer.layer.module) : ""});
+  }
+  engine_->set_recorder(recording.recorder(options_, world(), std::move(layers)));
+}
 
 PipelineImpl::~PipelineImpl() = default;
 

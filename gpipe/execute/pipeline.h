@@ -29,7 +29,8 @@ namespace gpipe {
 
 namespace detail {
 class Engine;
-}
+class ProgramRecording;
+}  // namespace detail
 
 // Note [One stage a process]
 // ~~~~~~~~~~~~~~~~~~~~~~~~~~
@@ -183,6 +184,8 @@ class PipelineImpl : public torch::nn::Module {
   detail::Engine& engine() const { return *engine_; }
 
  private:
+  // As `recording` wants it.
+  PipelineImpl(const LayerChain& chain, const PipelineOptions& options, const detail::ProgramRecording& recording);
   // Throws InvalidArgument if there are several.
   static const at::Tensor& only(const Tensors& outputs);
   void check_device(torch::Device device) const;

@@ -76,6 +76,17 @@ void check(const ProfileOptions& options) {
   if (!(flops >= 1e-3) || !std::isfinite(flops)) refuse("flops_per_second", flops, "a number, 0.001 or more");
 }
 
+// Their work is not done in this thread, nor in memory that is counted.
+void check_devices(const MicroBatch& sample) {
+  for (const at::Tensor& tensor : sample.tensors) {
+    if (!tensor.defined() || tensor.is_cpu() || tensor.is_meta()) continue;
+    throw InvalidArgument(fmt::format(
+        "the sample to profile is on {}, but processor time and the CPU's memory are measured; profile a copy on the "
+        "CPU or the meta device, or give the layers of each stage (balance)",
+        tensor.device().str()));
+  }
+}
+
 at::Tensor checked_loss(const at::Tensor& loss) {
   if (loss.defined() && loss.numel() == 1) return loss;
   throw InvalidArgument("the loss to profile must be a scalar; reduce it, with mean() for example");
@@ -346,6 +357,7 @@ Profile detail::profile_layers(const LayerSource& source, const ProfileSample& p
                                ProfilerPosition& position) {
   check(options);
   const MicroBatch& sample = profiled.whole;
+  check_devices(sample);
   const auto start = std::chrono::steady_clock::now();
   const auto elapsed = [&] { return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(); };
   PassResult bytes = Pass(source, sample, options, PassKind::kBytes, position).run();

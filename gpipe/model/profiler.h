@@ -46,7 +46,8 @@ struct ProfileOptions {
 // weight_grad_seconds are what input_grad_seconds leave of backward_seconds. A tied weight counts in each of its
 // layers. The loss has nothing fixed: it is not asked for half of the sample, whose targets it may not have.
 //
-// Throws InvalidArgument for an empty chain or sample, numbers that make no sense or a loss that is no scalar;
+// Throws InvalidArgument for an empty chain or sample, a sample on another device, numbers that make no sense or a loss
+// that is no scalar;
 // SkipError that lists every skip which is stashed or popped twice, never popped, or popped before it is stashed; what
 // a layer throws passes through.
 Profile profile(const LayerChain& chain, const Tensors& sample, const ProfileOptions& options = {});

@@ -46,12 +46,6 @@ std::string wait_line(const std::string& who, const std::string& provider, const
   return fmt::format("{} waits for room in {}, until {} takes a message", who, to_string(flow), provider);
 }
 
-// "1B2", or "the end of the step" behind the last action.
-std::string name_at(const Schedule& schedule, int worker, int index) {
-  const auto& actions = schedule.workers[worker];
-  return index < static_cast<int>(actions.size()) ? to_string(actions[index]) : "the end of the step";
-}
-
 struct Cycle {
   std::vector<Action> actions;     // that wait
   std::vector<std::string> edges;  // one line each: an action and what it waits for
@@ -195,6 +189,11 @@ constexpr double kMaxFreeCapacityWork = 5e8;  // actions x flows: a second or tw
 constexpr double kMaxLowerWork = 3e7;         // actions x flows: some seconds
 
 }  // namespace
+
+std::string name_at(const Schedule& schedule, int worker, int index) {
+  const auto& actions = schedule.workers[worker];
+  return index < static_cast<int>(actions.size()) ? to_string(actions[index]) : "the end of the step";
+}
 
 std::vector<int> cycle_of_workers(const FlowTable& table, const Standstill& standstill) {
   const auto next = [&](int worker) { return worker_at_other_end(table, standstill.waits[worker]); };

@@ -4,6 +4,7 @@
 
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "gpipe/schedule/flow.h"
@@ -17,6 +18,9 @@ namespace gpipe::detail {
 // and channel order. Throws ScheduleError at the first violation. Time and memory are linear in the number of actions,
 // whatever the counts claim.
 void check_structure(const Schedule& schedule);
+
+// Throws ScheduleError unless the schedule runs to its end on unbounded flows. REQUIRES: check_structure has passed.
+void check_no_deadlock(const Schedule& schedule, const FlowTable& table);
 
 // Capacities that are live together, none of which alone can be lowered; their largest is the least uniform capacity
 // that is live. For a flow inside a worker, what it has to hold.
@@ -32,9 +36,12 @@ std::optional<std::vector<int>> free_capacities(const Schedule& schedule, const 
 Survival survives_rendezvous(const Schedule& schedule, const FlowTable& table);
 Survival survives_one_channel_per_pair(const Schedule& schedule, const FlowTable& table);
 
+// "1B2", or "the end of the step" behind the last action.
+std::string name_at(const Schedule& schedule, int worker, int index);
+
 // The workers of a cycle: each waits for the next, the last for the first. Costs no more than the number of workers.
 //
-// REQUIRES of both: the token game stopped before its end.
+// REQUIRES of both: the token game, without engines, stopped before its end.
 std::vector<int> cycle_of_workers(const FlowTable& table, const Standstill& standstill);
 
 // An error that prints the cycle, one edge a line: an action and what it waits for.

@@ -6,12 +6,14 @@
 #include <array>
 #include <unordered_set>
 
+#include "gpipe/schedule/engine_proof.h"
 #include "gpipe/schedule/proof.h"
 #include "gpipe/schedule/token_game.h"
 
 namespace gpipe {
 namespace {
 
+using detail::check_no_deadlock;
 using detail::check_structure;
 using detail::deadlock_error;
 using detail::free_capacities;
@@ -21,6 +23,7 @@ using detail::Spectator;
 using detail::survives_one_channel_per_pair;
 using detail::survives_rendezvous;
 using detail::TokenGame;
+using detail::uniform_message_order;
 
 [[noreturn]] void fail(Rule rule, const std::string& what, std::vector<Action> actions) {
   throw ScheduleError(rule, fmt::format("{}: {}", name(rule), what), std::move(actions));
@@ -203,12 +206,6 @@ void check_same_order(const std::vector<std::vector<Action>>& order, bool forwar
   }
 }
 
-void check_no_deadlock(const Schedule& schedule, const FlowTable& table) {
-  Spectator<> spectator;
-  TokenGame<Spectator<>> game(schedule, table, {}, spectator);
-  if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
-}
-
 std::vector<std::int64_t> check_memory(const Schedule& schedule, const ValidateOptions& options) {
   if (options.stages.empty()) return {};
   if (static_cast<int>(options.stages.size()) != schedule.num_stages) {
@@ -264,6 +261,12 @@ void detail::check_structure(const Schedule& schedule) {
   if (schedule.has_backward()) check_same_order(order_by_stage(schedule, makes_input_grad), false);
 }
 
+void detail::check_no_deadlock(const Schedule& schedule, const FlowTable& table) {
+  Spectator<> spectator;
+  TokenGame<Spectator<>> game(schedule, table, {}, spectator);
+  if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+}
+
 const char* name(Rule rule) {
   constexpr std::array<const char*, 5> kRuleNames = {
       "rule 1 (one F, then at most one R, then one B or one I and one W)", "rule 2 (each stage lives on one worker)",
@@ -285,6 +288,7 @@ Certificate validate(const Schedule& schedule, const ValidateOptions& options) {
   certificate.canonical = certificate.non_canonical_because.empty();
   certificate.rendezvous = survives_rendezvous(schedule, table);
   certificate.one_channel_per_pair = survives_one_channel_per_pair(schedule, table);
+  certificate.one_engine = detail::survives_one_engine(schedule, table, uniform_message_order(schedule, table));
   if (!options.compute_capacities) return certificate;
 
   const std::vector<int> live = live_capacities(schedule, table);

@@ -69,9 +69,12 @@ struct Certificate {
   std::vector<std::int64_t> peak_bytes;  // per worker; empty without ValidateOptions::stages
   Survival rendezvous;                   // a send returns only when its receiver has come to the receive
   Survival one_channel_per_pair;         // all flows from one worker to another share one ordered channel
+  // Each worker carries one message at a time, in the order that `message_order` finds; gpipe/schedule/message_order.h.
+  Survival one_engine;
 };
 
-// Throws ScheduleError. Takes time and memory linear in the number of actions named, whatever numbers a file claims.
+// Throws ScheduleError. Takes memory linear in the number of actions named, and the time to sort as many, whatever
+// numbers a file claims.
 Certificate validate(const Schedule& schedule, const ValidateOptions& options = {});
 
 }  // namespace gpipe

@@ -39,6 +39,9 @@ class Clock {
     if (record) causes.resize(offset, kNoCause);
   }
 
+  // Before the game: every worker has one engine, which is busy from the start of a message to its arrival.
+  void use_engines() { engine_free_seconds_.assign(now_.size(), 0); }
+
   void take(int worker, int, const Token& token) { later(ready_[worker], token); }
 
   void start(int worker, int index) {
@@ -61,12 +64,14 @@ class Clock {
 
   void claim(int worker, int, const Token& token) { later(now_[worker], token); }
 
-  Token put(int worker, int flow) {
-    const Token& now = now_[worker];
-    if (table_.is_local(flow)) return now;
+  Token put(int worker, int) { return now_[worker]; }
+
+  Token carry(int flow, const Token& put) {
+    if (table_.is_local(flow)) return put;
+    if (!engine_free_seconds_.empty()) return carry_by_engines(flow, put);
     double& free = link_free_seconds_[costs_.link_of_flow[flow]];
-    free = std::max(free, now.seconds) + costs_.transfer_seconds[flow];
-    return {free + costs_.latency_seconds[flow], now.cause};
+    free = std::max(free, put.seconds) + costs_.transfer_seconds[flow];
+    return {free + costs_.latency_seconds[flow], put.cause};
   }
 
   void end(int, int) {}
@@ -101,15 +106,24 @@ class Clock {
     if (other.seconds > token.seconds) token = other;
   }
 
+  Token carry_by_engines(int flow, const Token& put) {
+    double& source = engine_free_seconds_[table_.source_worker[flow]];
+    double& destination = engine_free_seconds_[table_.destination_worker[flow]];
+    const double start = std::max({put.seconds, source, destination});
+    source = destination = start + costs_.transfer_seconds[flow] + costs_.latency_seconds[flow];
+    return {source, put.cause};
+  }
+
   const Schedule& schedule_;
   const FlowTable& table_;
   const CostTable& costs_;
   const bool record_;
-  std::vector<Token> now_;                 // per worker: when it is free
-  std::vector<Token> ready_;               // per worker: when the messages taken for its next action had arrived
-  Token started_;                          // the action that started last
-  std::vector<double> link_free_seconds_;  // per link: its messages are put by one worker, one after the other
-  std::vector<std::uint32_t> offsets_;     // per worker: the number of its first action
+  std::vector<Token> now_;                   // per worker: when it is free
+  std::vector<Token> ready_;                 // per worker: when the messages taken for its next action had arrived
+  Token started_;                            // the action that started last
+  std::vector<double> link_free_seconds_;    // per link: its messages are put by one worker, one after the other
+  std::vector<double> engine_free_seconds_;  // per worker; empty without engines
+  std::vector<std::uint32_t> offsets_;       // per worker: the number of its first action
 };
 
 }  // namespace gpipe::detail

@@ -1,10 +1,14 @@
 #include "gpipe/simulate/simulate.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
+#include "gpipe/schedule/engine_proof.h"
 #include "gpipe/schedule/liveness.h"
 #include "gpipe/schedule/proof.h"
+#include "gpipe/schedule/put_recorder.h"
 #include "gpipe/simulate/clock.h"
 #include "gpipe/simulate/cost_table.h"
 #include "gpipe/text/require.h"
@@ -12,12 +16,17 @@
 namespace gpipe {
 namespace {
 
+using detail::check_no_deadlock;
 using detail::check_structure;
 using detail::Clock;
 using detail::CostTable;
 using detail::deadlock_error;
 using detail::make_cost_table;
+using detail::MessageEngines;
+using detail::one_engine_a_worker;
+using detail::PutRecorder;
 using detail::require;
+using detail::survives_one_engine;
 using detail::TokenGame;
 
 // What the same schedule would take if messages cost nothing and had room.
@@ -28,6 +37,24 @@ double makespan_without_communication(const Schedule& schedule, const FlowTable&
   Clock clock(schedule, table, costs, false);
   TokenGame<Clock>(schedule, table, {}, clock).run();
   return clock.makespan_seconds;
+}
+
+// REQUIRES: an order of messages is given.
+void play_on_engines(const Schedule& schedule, const FlowTable& table, const SimulateOptions& options, Clock& clock) {
+  require(options.capacities.empty(),
+          "capacities are given, and an order of messages for one engine a worker, which has none");
+  check_no_deadlock(schedule, table);
+  const Survival survival = survives_one_engine(schedule, table, options.one_engine);
+  if (!survival.survives) {
+    throw ScheduleError(Rule::kDeadlock,
+                        fmt::format("{}: in this order of messages these wait for each other:\n  {}",
+                                    name(Rule::kDeadlock), fmt::join(survival.counter_example, "\n  ")),
+                        {}, survival.counter_example);
+  }
+  MessageEngines engines = one_engine_a_worker(table, options.one_engine);
+  engines.sender_waits = false;
+  clock.use_engines();
+  TokenGame<Clock>(schedule, table, {{}, false, &engines}, clock).run();
 }
 
 Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, const CostTable& costs,
@@ -52,6 +79,16 @@ Breakdown make_breakdown(const Timeline& timeline, const Schedule& schedule, con
 
 }  // namespace
 
+MessageOrder message_order(const Schedule& schedule, const Costs& costs) {
+  check_structure(schedule);
+  const FlowTable table = make_flow_table(schedule, costs.routes);
+  const CostTable cost_table = make_cost_table(schedule, table, costs);
+  PutRecorder<Clock> recorder(schedule, table, cost_table, false);
+  TokenGame<PutRecorder<Clock>> game(schedule, table, {}, recorder);
+  if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+  return recorder.order();
+}
+
 Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOptions& options) {
   check_structure(schedule);
   const FlowTable table = make_flow_table(schedule, costs.routes);
@@ -63,8 +100,12 @@ Timeline simulate(const Schedule& schedule, const Costs& costs, const SimulateOp
   const CostTable cost_table = make_cost_table(schedule, table, costs);
 
   Clock clock(schedule, table, cost_table, true);
-  TokenGame<Clock> game(schedule, table, {options.capacities, false}, clock);
-  if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+  if (options.one_engine.empty()) {
+    TokenGame<Clock> game(schedule, table, {options.capacities, false}, clock);
+    if (!game.run()) throw deadlock_error(schedule, table, game.standstill());
+  } else {
+    play_on_engines(schedule, table, options, clock);
+  }
   require(std::isfinite(clock.makespan_seconds),
           "the costs are so large that the step's time is not a number any more");
 

@@ -10,9 +10,9 @@
 #include <future>
 
 #include "gpipe/checkpoint/checkpoint_writer.h"
-#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/inspect_model.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/hash/content_hash.h"
 #include "tests/model/same_bits.h"
 #include "tests/os/comes_true.h"
 #include "tests/os/fault_file_system.h"

@@ -13,7 +13,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/hash/content_hash.h"
 #include "tests/model/same_bits.h"
 #include "tests/os/fault_file_system.h"
 #include "tests/os/temporary_folder.h"

@@ -27,7 +27,7 @@ TEST(CheckCommand, PrintsTheCertificateOfAFile) {
   EXPECT_EQ(outcome.err, "");
   for (const char* part :
        {"proven", "2 workers, 2 stages, 2 micro-batches", "8 (4 F, 4 B)", "canonical: ascending", "activation 0 -> 1",
-        "gradient 1 -> 0", "live", "free", "rendezvous sends", "one channel a pair"}) {
+        "gradient 1 -> 0", "live", "free", "rendezvous sends", "one channel a pair", "one engine a worker survives"}) {
     EXPECT_THAT(outcome.out, HasSubstr(part));
   }
   EXPECT_THAT(outcome.out, Not(HasSubstr("\x1b")));
@@ -86,6 +86,7 @@ TEST(CheckCommand, PrintsTheCertificateAsJson) {
   EXPECT_GE(certificate["flows"][0]["free_capacity"], certificate["flows"][0]["live_capacity"]);
   EXPECT_TRUE(certificate["rendezvous"].contains("survives"));
   EXPECT_TRUE(certificate["one_channel_per_pair"].contains("survives"));
+  EXPECT_EQ(certificate["one_engine"], json({{"survives", true}, {"counter_example", json::array()}}));
 }
 
 TEST(CheckCommand, PrintsTheRefusalAsJson) {

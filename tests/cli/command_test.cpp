@@ -19,7 +19,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-const char* const kCommands[] = {"schedule", "check", "simulate", "plan", "bleu", "launch", "doctor"};
+const char* const kCommands[] = {"schedule", "check", "simulate", "plan", "bleu", "launch", "verify", "doctor"};
 
 void expect_bad_usage(const Outcome& outcome, const std::string& message, const std::string& hint) {
   EXPECT_EQ(outcome.exit_code, 2);
@@ -77,7 +77,7 @@ TEST(Command, AnswersAnUnknownCommandWithTheNearestOne) {
 TEST(Command, ListsTheCommandsWhenNoneIsNear) {
   const Outcome outcome = run_gpipe({"frobnicate"});
   expect_bad_usage(outcome, "unknown command 'frobnicate'",
-                   "the commands are schedule, check, simulate, plan, bleu, launch, doctor");
+                   "the commands are schedule, check, simulate, plan, bleu, launch, verify, doctor");
   EXPECT_THAT(outcome.err, Not(HasSubstr("did you mean")));
   std::istringstream lines(outcome.err);
   for (std::string line; std::getline(lines, line);) EXPECT_LE(line.size(), 80u) << line;

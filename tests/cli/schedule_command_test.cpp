@@ -326,10 +326,20 @@ TEST(ScheduleCommand, DrawsASvg) {
   EXPECT_THAT(outcome.out, HasSubstr("</svg>"));
 }
 
+TEST(ScheduleCommand, PrintsTheOrderOfMessages) {
+  const Arguments arguments = {"schedule", "1f1b", "--stages", "2", "--micro-batches", "2", "--format", "messages"};
+  EXPECT_EQ(run_gpipe(arguments).out,
+            "activation 0 -> 1 of micro-batch 0\n"
+            "activation 0 -> 1 of micro-batch 1\n"
+            "gradient 1 -> 0 of micro-batch 0\n"
+            "gradient 1 -> 0 of micro-batch 1\n");
+}
+
 TEST(ScheduleCommand, AnswersAnUnknownFormatWithTheNearestOne) {
   const Outcome outcome = run_gpipe(schedule("gpipe", {"--format", "gannt"}));
   EXPECT_EQ(outcome.exit_code, 2);
-  EXPECT_THAT(outcome.err, HasSubstr("--format: 'gannt' is not one of text, csv, gantt, svg; did you mean 'gantt'?"));
+  EXPECT_THAT(outcome.err,
+              HasSubstr("--format: 'gannt' is not one of text, csv, gantt, svg, messages; did you mean 'gantt'?"));
   EXPECT_THAT(run_gpipe(schedule("gpipe", {"--color", "alway"})).err, HasSubstr("did you mean 'always'?"));
 }
 

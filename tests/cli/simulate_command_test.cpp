@@ -162,6 +162,16 @@ TEST(SimulateCommand, CapacitiesMakeSendersWait) {
   }
 }
 
+TEST(SimulateCommand, CarriesMessagesByOneEngineAWorker) {
+  const double on_their_own = simulate_json("zb-h1", {"--link-latency", "0.2"})["makespan"];
+  const double by_engines = simulate_json("zb-h1", {"--link-latency", "0.2", "--one-engine"})["makespan"];
+  EXPECT_GT(by_engines, on_their_own);
+  EXPECT_LT(by_engines, 1.05 * on_their_own);
+  const Outcome refused = run_gpipe(simulate("1f1b", {"--one-engine", "--capacity", "live"}));
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.err, StartsWith("gpipe: with --one-engine no flow has a capacity"));
+}
+
 TEST(SimulateCommand, RunsAScheduleFromAFile) {
   const TemporaryFolder folder;
   const std::string file = folder.write(

@@ -103,7 +103,6 @@ TEST_F(ProcessDevices, APacketArrivesOnTheCpuWithTheSameBitsAndStrides) {
       // What copies waits for what has computed.
       const c10::Stream current = host_device::Guard().getStream(two_devices()[1]);
       EXPECT_THAT(host_device::Guard::waited(), testing::Contains(current));
-      EXPECT_NE(current, *stream.stream());
     } else {
       detail::FlowReceiver receiver(peers, options);
       const detail::Packet packet = receiver.take(0);

@@ -129,7 +129,7 @@ TEST(BenchCommand, RefusesToEmulateWhatItCannot) {
       {{"--schedules", "zb-v"}, "zb-v is not emulated"},
       {{"--schedules", "gpipe,1f1b"}, "--schedules: an emulation has one"},
       {{"--rows", "plain"}, "--rows mean nothing with --emulate"},
-      {{"--micro-batches", "128"}, "the batch of transformer has 64 samples"}};
+      {{"--micro-batches", "128"}, "the batch of transformer has 32 samples"}};
   for (const auto& [options, message] : cases) {
     Arguments arguments = quick_bench({"--emulate"});
     arguments.insert(arguments.end(), options.begin(), options.end());

@@ -53,6 +53,7 @@ struct Guard final : c10::impl::DeviceGuardImplInterface {
   void setDevice(c10::Device device) const override { current() = device.index(); }
   void uncheckedSetDevice(c10::Device device) const noexcept override { current() = device.index(); }
   c10::Stream getStream(c10::Device device) const noexcept override { return streams()[device.index()]; }
+  c10::Stream getDefaultStream(c10::Device device) const override { return c10::Stream(c10::Stream::DEFAULT, device); }
   c10::Stream getStreamFromGlobalPool(c10::Device device, bool /*is_urgent*/) const override {
     static std::atomic<c10::StreamId> next{0};
     return c10::Stream(c10::Stream::UNSAFE, device, ++next);

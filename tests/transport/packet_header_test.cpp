@@ -32,6 +32,11 @@ Packet packet_of(Tensors tensors) {
   return packet;
 }
 
+HostCopies& copies() {
+  static HostCopies copies;
+  return copies;
+}
+
 template <typename Value>
 std::vector<char> with(std::vector<char> header, std::size_t position, Value value) {
   std::memcpy(header.data() + position, &value, sizeof value);
@@ -52,7 +57,7 @@ TEST(PacketHeader, SaysAllButTheValues) {
   packet.requires_grad = {true, false, false, true};
   packet.loss_has_weights = true;
   packet.versions = {7, -1};
-  const SentPacket sent = describe(packet, 3, {}, false);
+  const SentPacket sent = describe(packet, 3, {}, copies());
   EXPECT_EQ(sent.header.size(), header_bytes({}));
   EXPECT_EQ(sent.payload.size(), 2U);
   const ReceivedPacket received = read_header(sent.header, 3, {});
@@ -71,7 +76,7 @@ TEST(PacketHeader, SaysAllButTheValues) {
 TEST(PacketHeader, WhatCannotBeSentIsRefused) {
   const auto refuses = [](const at::Tensor& tensor, const char* why) {
     try {
-      describe(packet_of({tensor}), 3, {}, false);
+      describe(packet_of({tensor}), 3, {}, copies());
       ADD_FAILURE() << why;
     } catch (const InvalidArgument& error) {
       EXPECT_THAT(error.what(), HasSubstr(why));
@@ -82,12 +87,12 @@ TEST(PacketHeader, WhatCannotBeSentIsRefused) {
   refuses(torch::empty({2}, torch::kMeta), "meta");
   FlowLimits limits;
   limits.max_bytes = 15;
-  EXPECT_THROW(describe(packet_of({torch::ones({4})}), 3, limits, false), InvalidArgument);
-  EXPECT_THROW(describe(packet_of(Tensors(9)), 3, {}, false), InvalidArgument);
+  EXPECT_THROW(describe(packet_of({torch::ones({4})}), 3, limits, copies()), InvalidArgument);
+  EXPECT_THROW(describe(packet_of(Tensors(9)), 3, {}, copies()), InvalidArgument);
 }
 
 TEST(PacketHeader, WhatDoesNotFitIsRefused) {
-  const std::vector<char> good = describe(packet_of({torch::zeros({2, 3})}), 3, {}, false).header;
+  const std::vector<char> good = describe(packet_of({torch::zeros({2, 3})}), 3, {}, copies()).header;
   ASSERT_EQ(refusal(good), "");
   EXPECT_THAT(refusal(with(good, 0, 0x01020304)), HasSubstr("begins with"));
   EXPECT_THAT(refusal(with(good, 4, 2)), HasSubstr("version 2"));
@@ -106,7 +111,7 @@ TEST(PacketHeader, WhatDoesNotFitIsRefused) {
 }
 
 TEST(PacketHeader, TheSizesOfATensorWithoutElementsAreCheckedToo) {
-  const std::vector<char> good = describe(packet_of({torch::zeros({0, 3})}), 3, {}, false).header;
+  const std::vector<char> good = describe(packet_of({torch::zeros({0, 3})}), 3, {}, copies()).header;
   const std::size_t second = kSizes + sizeof(std::int64_t);
   EXPECT_EQ(refusal(with(good, second, std::int64_t{1} << 40)), "");
   EXPECT_THAT(refusal(with(good, second, std::int64_t{-2})), HasSubstr("negative"));
@@ -118,7 +123,7 @@ TEST(PacketHeader, RandomChangesGiveAPacketWithinTheLimitsOrAnError) {
   FlowLimits limits;
   limits.max_bytes = 1 << 16;
   const std::vector<char> good =
-      describe(packet_of({torch::zeros({2, 3}), torch::zeros({1, 2, 1}, torch::kByte)}), 3, limits, false).header;
+      describe(packet_of({torch::zeros({2, 3}), torch::zeros({1, 2, 1}, torch::kByte)}), 3, limits, copies()).header;
   int num_refused = 0;
   for (int trial = 0; trial < 20'000; ++trial) {
     std::vector<char> header = good;

@@ -174,7 +174,35 @@ void Engine::copy_first_replica() {
   group_->failing([&] { group_->copy_first_replica(names, values); });
 }
 
+std::shared_ptr<StepRecorder> Engine::begin_recording(const std::vector<MicroBatch>& micro_batches) {
+  if (!is_recording()) return nullptr;
+  Tensors inputs;
+  for (const MicroBatch& micro_batch : micro_batches) {
+    inputs.insert(inputs.end(), micro_batch.tensors.begin(), micro_batch.tensors.end());
+  }
+  return recorder_->begin_step(recorded_layers(), inputs);
+}
+
+RecordedLayers Engine::recorded_layers() const {
+  RecordedLayers recorded;
+  recorded.layers = model_->built_layers();
+  recorded.stage_of = [this](int layer) { return cut_.stage_of(layer); };
+  for (const Tie& tie : model_->ties()) {
+    for (const Tie::Use& use : tie.users) recorded.known_leaves.push_back(use.weight);
+  }
+  return recorded;
+}
+
+void Engine::end_recording() const {
+  if (recorder_ == nullptr || !calls_.process().is_here() || std::uncaught_exceptions() > 0) return;
+  try {
+    recorder_->end(recorded_layers());
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) the recording ends before its last weights
+  }
+}
+
 Engine::~Engine() {
+  end_recording();
   if (model_ != nullptr) model_->untie();
   if (!calls_.process().is_here()) {
     // Threads that wait here exist in the parent only, and so do the ends of its connections: they are left as they

@@ -13,6 +13,7 @@
 #include "gpipe/execute/cut/cut.h"
 #include "gpipe/execute/group/group.h"
 #include "gpipe/execute/model/model.h"
+#include "gpipe/execute/record/run_recorder.h"
 #include "gpipe/execute/runner/caller_state.h"
 #include "gpipe/execute/runner/runner.h"
 #include "gpipe/execute/split/split.h"
@@ -81,6 +82,14 @@ class Engine {
   // gradients behind it: then all are updated at its end.
   StepMode whole_step() const;
 
+  // From now on, steps with a backward are recorded.
+  void set_recorder(std::shared_ptr<RunRecorder> recorder) { recorder_ = std::move(recorder); }
+  bool is_recording() const { return recorder_ != nullptr && !recorder_->is_done(); }
+  // The next step; null if it is not recorded. REQUIRES: there are stages.
+  std::shared_ptr<StepRecorder> begin_recording(const std::vector<MicroBatch>& micro_batches);
+  // What a recording looks at in this process.
+  RecordedLayers recorded_layers() const;
+
   // Steps in training so far.
   std::int64_t step() const { return step_; }
   void set_step(std::int64_t step) { step_ = step; }
@@ -91,6 +100,7 @@ class Engine {
   void leave();
 
  private:
+  void end_recording() const;
   void make(torch::nn::Module& face, const LayerChain& chain, Fingerprint* fingerprint);
   void make_cut(int num_layers, const Schedule& schedule);
   // Everything that all ranks must have in common, but for the shapes of parameters.
@@ -111,6 +121,7 @@ class Engine {
   Timeline last_timeline_;
   Update update_;
   bool has_left_ = false;
+  std::shared_ptr<RunRecorder> recorder_;  // null: nobody wants to know
 };
 
 }  // namespace gpipe::detail

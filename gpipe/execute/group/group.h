@@ -25,8 +25,9 @@ namespace gpipe::detail {
 
 // How many tensors a message may have, which a receiver makes room for.
 struct FlowTensors {
-  int direct = 8;  // from a stage to the next, and back
-  int routed = 8;  // skips and ties
+  int direct = 8;                 // from a stage to the next, and back
+  int routed = 8;                 // skips and ties
+  std::vector<bool> pinned = {};  // by stage: what it receives goes on to CUDA; empty: nothing does
 };
 
 // What a rank does outside its own stages is done by all ranks, in the same order: they make the same calls. In a world

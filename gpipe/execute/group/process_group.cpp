@@ -213,6 +213,7 @@ class ProcessGroup : public Group {
       ends.sinks[flow] = std::make_shared<FlowSender>(*peers_, options);
     } else if (is_destination) {
       options.peer = rank_of_worker(table.source_worker[flow]);
+      options.pinned = !most.pinned.empty() && most.pinned[static_cast<std::size_t>(options.flow.destination)];
       ends.sources[flow] = std::make_shared<FlowReceiver>(*peers_, options);
     }
   }

@@ -124,6 +124,10 @@ Assembly::Assembly(const Parts& parts, std::shared_ptr<const ProvenSchedule> pro
   for (const Tie& tie : parts.model.ties()) num_routed += tie.users.size();
   FlowTensors most;
   most.routed = static_cast<int>(num_routed);
+  for (int stage = 0; stage < parts.cut.num_stages(); ++stage) {
+    const auto stream = parts.split.stream(stage);
+    most.pinned.push_back(stream != nullptr && stream->device().is_cuda());
+  }
   FlowEnds<Packet> ends = parts.group.connect(*proven, most);
   executor_ = std::make_unique<Executor<Stage>>(std::move(proven), std::move(ends), std::move(pointers));
 }
@@ -152,6 +156,12 @@ Timeline Assembly::run(Workers& workers, Phase phase, const Executor<Stage>::Aro
   Timeline timeline = executor_->run(workers, phase, around, watchdog);
   order.make_caller_wait();
   for (const Stage* stage : own_stages()) {
+    if (stage->stream() != nullptr && stage->stream()->stream()) {
+      timeline.notes.push_back(fmt::format(
+          "stage {}: it is on {}, which works behind the program: its spans are those in which its work was "
+          "handed over",
+          stage->index(), stage->stream()->device().str()));
+    }
     for (const std::string& node : stage->unsplit_nodes()) {
       timeline.notes.push_back(
           fmt::format("stage {}: the backward of {} cannot be split, so the weights below it get their gradients "

@@ -2,6 +2,10 @@
 #pragma once
 
 #include <ATen/ThreadLocalState.h>
+#include <torch/version.h>
+#if TORCH_VERSION_MAJOR >= 2
+#include <c10/core/AutogradState.h>
+#endif
 
 #include <cfenv>
 #include <functional>
@@ -20,6 +24,10 @@ class CallerState {
   void run(const std::function<void()>& work) const {
     const at::ThreadLocalStateGuard guard(state_);
     const at::AutoGradMode grad_mode(with_grad_);
+#if TORCH_VERSION_MAJOR >= 2
+    // Backwards on a device run in this thread, not in the one that autograd has for all stages on that device.
+    c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
+#endif
     autocast::set_dtype(at::kCPU, cpu_dtype_);
     autocast::set_dtype(at::kCUDA, cuda_dtype_);
     // It would hand a copy of a weight that was cast without a graph to a recompute that needs one.

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -19,6 +20,7 @@
 #include "gpipe/model/noted_input.h"
 #include "gpipe/model/sandbox.h"
 #include "gpipe/model/skip_tracer.h"
+#include "gpipe/transport/stage_stream.h"
 #include "gpipe/transport/wire_table.h"
 
 namespace gpipe::detail {
@@ -101,6 +103,12 @@ void move(Baton& baton, c10::Device device) {
   }
 }
 
+// The inputs of a trial, which may be read after those points.
+struct GivenSample {
+  const MicroBatch& sample;
+  CallerPoints points;
+};
+
 // The layers of a stage, which a trial runs forward once. See Executor.
 class TrialStage {
  public:
@@ -108,14 +116,16 @@ class TrialStage {
 
   // REQUIRES: all outlive it.
   TrialStage(const Assembly::Parts& parts, int stage, const std::vector<std::string>& names, std::uint64_t seed,
-             const MicroBatch& sample)
-      : stream_(parts.split.stream(stage)), names_(names), seed_(seed), sample_(sample) {
+             const GivenSample& given)
+      : stream_(parts.split.stream(stage)), names_(names), seed_(seed), given_(given) {
     for (const ChainLayer& layer : parts.model.layers()) {
       if (parts.cut.stage_of(layer.index) == stage) layers_.push_back(layer);
     }
   }
 
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs) {
+    std::optional<StageStream::Guard> guard;
+    if (stream_ != nullptr) guard.emplace(*stream_);
     Baton baton =
         inputs.empty() ? start() : read_baton(decode(inputs.front().tensors), static_cast<int>(names_.size()));
     if (stream_ != nullptr) move(baton, stream_->device());
@@ -152,8 +162,10 @@ class TrialStage {
   // A layer may change the tensors in place.
   Baton start() const {
     Baton baton;
-    for (const at::Tensor& tensor : sample_.tensors) {
-      baton.tensors.push_back(tensor.defined() ? tensor.detach().clone() : tensor);
+    for (const at::Tensor& tensor : given_.sample.tensors) {
+      at::Tensor here = tensor.defined() ? tensor.detach() : tensor;
+      if (here.defined() && stream_ != nullptr) here = stream_->bring(here, given_.points.on(here.device()));
+      baton.tensors.push_back(here.defined() ? here.clone() : here);
     }
     return baton;
   }
@@ -167,7 +179,7 @@ class TrialStage {
       LayerRun run;
       run.seed = seed_;
       run.layer = layer.index;
-      run.first_sample = sample_.first_sample;
+      run.first_sample = given_.sample.first_sample;
       const LayerScope scope(run);
       at_work_ = &layer;
       tracer.begin_layer(layer.index, baton.tensors);
@@ -188,7 +200,7 @@ class TrialStage {
   const std::shared_ptr<StageStream> stream_;
   const std::vector<std::string>& names_;
   const std::uint64_t seed_;
-  const MicroBatch& sample_;
+  const GivenSample& given_;
   std::vector<ChainLayer> layers_;
   std::atomic<const ChainLayer*> at_work_ = nullptr;
   std::string failed_input_;  // what the layer that threw was given
@@ -201,16 +213,21 @@ std::vector<SkipProfile> find_skips(const Assembly::Parts& parts, const Pipeline
                                     const CallerState& caller, const MicroBatch& sample) {
   const std::vector<std::string> names = parts.model.layer_names();
   const auto proven = prove(forwards_of(schedule_for(options, parts.cut, options.num_micro_batches()), 1), {});
+  GivenSample given{sample, {}};
+  if (parts.split.has_devices()) given.points.record(sample.tensors);
+  std::vector<std::shared_ptr<StageStream>> streams;
   std::vector<std::unique_ptr<TrialStage>> stages;
   std::vector<TrialStage*> pointers;
   for (int stage = 0; stage < parts.cut.num_stages(); ++stage) {
     const bool is_here = parts.split.runs_stage(stage);
-    stages.push_back(is_here ? std::make_unique<TrialStage>(parts, stage, names, options.seed(), sample) : nullptr);
+    stages.push_back(is_here ? std::make_unique<TrialStage>(parts, stage, names, options.seed(), given) : nullptr);
+    streams.push_back(parts.split.stream(stage));
     pointers.push_back(stages.back().get());
   }
   FlowTensors most;
   most.direct = kMostTensors;
   Executor<TrialStage> executor(proven, parts.group.connect(*proven, most), std::move(pointers));
+  const CallerOrder order(std::move(streams));
   try {
     executor.run(workers, Phase::kForward, [&](const std::function<void()>& work) { caller.run(work); },
                  {options.watchdog_seconds(), options.on_stuck()});

@@ -28,6 +28,8 @@ class Split {
   bool runs_stage(int stage) const;
   // Where the stage computes; null: where its inputs are, or on another rank.
   std::shared_ptr<StageStream> stream(int stage) const;
+  // Whether stages are on devices that were named.
+  bool has_devices() const { return !streams_.empty(); }
   MemoryBook& memory() { return memory_; }
   const MemoryBook& memory() const { return memory_; }
   // Brings tied weights from the ranks of their owners. Called by all ranks.

@@ -67,24 +67,22 @@ void Stage::end_step() {
   results_ = {};
 }
 
-// To the stage's device. On CPU they stay where they are: nothing is copied.
-void Stage::bring_here(Tensors& tensors) const {
+// To the stage's device. On CPU they stay where they are: nothing is copied. `ready_on` gives the point after which
+// what is on a device may be read.
+template <typename ReadyOn>
+void Stage::bring_here(Tensors& tensors, const ReadyOn& ready_on) const {
   if (parts_.stream == nullptr) return;
   const Tensors given = tensors;
   for (std::size_t index = 0; index < tensors.size(); ++index) {
     at::Tensor& tensor = tensors[index];
     if (!tensor.defined()) continue;
     const std::size_t first = first_same(given, index);
-    if (first < index) {
-      tensor = tensors[first];
-      continue;
-    }
-    // The sender's memory must not be used again before this stream has read it.
-    if (!tensor.device().is_cpu() && parts_.stream->stream()) tensor.record_stream(*parts_.stream->stream());
-    const c10::Device device = parts_.stream->device();
-    // The CPU would not wait for a copy that goes on behind it.
-    if (tensor.device() != device) tensor = tensor.to(device, /*non_blocking=*/!device.is_cpu());
+    tensor = first < index ? tensors[first] : parts_.stream->bring(tensor, ready_on(tensor.device()));
   }
+}
+
+void Stage::bring_given(Tensors& tensors) const {
+  bring_here(tensors, [&](c10::Device device) { return settings_->given.on(device); });
 }
 
 // Checks a message, and takes over its tensors.
@@ -94,9 +92,8 @@ void Stage::receive(Packet& packet, int micro_batch) const {
         fmt::format("received micro-batch {} of step {}, expected micro-batch {} of step {}; please report this",
                     packet.micro_batch, packet.step, micro_batch, settings_->step));
   }
-  if (parts_.stream != nullptr) parts_.stream->wait(packet.ready);
   const std::vector<std::int64_t> sent = versions_of(packet.tensors);
-  bring_here(packet.tensors);
+  bring_here(packet.tensors, [&](c10::Device) { return packet.ready; });
   for (std::size_t index = 0; index < packet.versions.size(); ++index) {
     // A copy on this device counts from the start.
     const at::Tensor& tensor = packet.tensors[index];
@@ -125,7 +122,7 @@ Crossing Stage::gather(int micro_batch, std::vector<Packet> inputs) const {
   std::size_t next = 0;
   if (is_first()) {
     entries.tensors = with_own_versions(settings_->micro_batches[micro_batch].tensors);
-    bring_here(entries.tensors);
+    bring_given(entries.tensors);
     entries.requires_grad = settings_->input_requires_grad;
   } else {
     receive(inputs.front(), micro_batch);
@@ -220,7 +217,7 @@ Tensors Stage::gather_grads(int micro_batch, std::vector<Packet> inputs) {
     grads.push_back(at::ones_like(results_.outputs[micro_batch].front()));
   } else if (parts_.is_last) {
     grads = std::move(results_.output_grads[micro_batch]);
-    bring_here(grads);
+    bring_given(grads);
   }
   for (Packet& input : inputs) {
     receive(input, micro_batch);

@@ -33,6 +33,8 @@ class Stage {
   void end_step();
   // Of its device; null where there is none to compute on but the CPU.
   const std::shared_ptr<StageStream>& stream() const { return parts_.stream; }
+  // Brings what the caller has given to its device. The caller may call it before a step's first action.
+  void bring_given(Tensors& tensors) const;
 
   // See Executor.
   void forward(int micro_batch, std::vector<Packet> inputs, std::vector<Packet>& outputs);
@@ -86,7 +88,8 @@ class Stage {
   bool is_first() const { return parts_.index == 0; }
   bool has_loss() const { return parts_.is_last && settings_->loss; }
   void receive(Packet& packet, int micro_batch) const;
-  void bring_here(Tensors& tensors) const;
+  template <typename ReadyOn>
+  void bring_here(Tensors& tensors, const ReadyOn& ready_on) const;
   Packet packet(int micro_batch, Tensors tensors) const;
   Crossing gather(int micro_batch, std::vector<Packet> inputs) const;
   // Whether the backward, with these messages, is of a loss with weights.

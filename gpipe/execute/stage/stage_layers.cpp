@@ -78,10 +78,16 @@ void StageLayers::run_layers(int micro_batch, const LayerRange& range, Tensors& 
   run.micro_batch = settings_->first_micro_batch + micro_batch;
   run.first_sample = settings_->first_sample + settings_->micro_batches[micro_batch].first_sample;
   run.recomputing = recomputing;
+  StepRecorder* const recorder = settings_->recorder.get();
+  if (recorder != nullptr && range.begin < range.end) {
+    run.layer = parts_.layers[range.begin].index;
+    recorder->entered(parts_.index, run, tensors);
+  }
   for (int index = range.begin; index < range.end; ++index) {
     const ChainLayer& layer = parts_.layers[index];
     run.layer = layer.index;
     at_work_ = &layer;
+    if (recorder != nullptr) recorder->probe(run, tensors, layer.layer.forward);
     const LayerScope scope(run);
     const NotedInput given(tensors);
     try {
@@ -90,13 +96,19 @@ void StageLayers::run_layers(int micro_batch, const LayerRange& range, Tensors& 
       failed_input_ = given.describe(*layer.layer.module);
       throw;
     }
+    if (recorder != nullptr) recorder->left(parts_.index, run, tensors);
   }
   at_work_ = nullptr;
   if (!range.with_loss || !settings_->loss) return;
   run.layer = parts_.layers.back().index + 1;
   at_work_ = &loss_layer();
+  if (recorder != nullptr) {
+    recorder->probe(run, tensors,
+                    [&](const Tensors& outputs) { return Tensors{settings_->loss(micro_batch, outputs)}; });
+  }
   const LayerScope scope(run);
   tensors = {settings_->loss(micro_batch, tensors)};
+  if (recorder != nullptr) recorder->left(parts_.index, run, tensors);
   at_work_ = nullptr;
 }
 

@@ -5,9 +5,12 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "gpipe/execute/record/step_recorder.h"
 #include "gpipe/model/micro_batch.h"
+#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe::detail {
 
@@ -22,6 +25,7 @@ struct StepSettings {
   bool with_grad = true;
   std::vector<MicroBatch> micro_batches;  // the first stage's inputs
   std::vector<bool> input_requires_grad;  // of each input tensor
+  CallerPoints given;                     // after which the caller's tensors may be read, if stages are on devices
   StageLoss loss;                         // empty: the outputs themselves are wanted
   std::function<bool()> has_weights;      // after a call of the loss: see EarlierGradients. Empty: it has none
   // Those of the replicas before this one, see MiniBatch.
@@ -33,6 +37,8 @@ struct StepSettings {
   std::function<void(int stage)> on_last_backward;
   // The optimizer step of a stage; empty: none in this step.
   std::function<void(int stage)> update;
+  // Writes down what the step does; null: nobody wants to know.
+  std::shared_ptr<StepRecorder> recorder;
 };
 
 }  // namespace gpipe::detail

@@ -5,7 +5,9 @@
 #include <functional>
 #include <limits>
 #include <map>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include "gpipe/execute/step/calls.h"
 #include "gpipe/execute/step/stage_work.h"
@@ -46,6 +48,20 @@ void for_each_gradient(Engine& engine, const std::vector<LayerGradient>& gradien
   });
 }
 
+// Those of a device at once, so that the host waits once for each device.
+void bring_to_host(std::vector<GradientNorm>& norms) {
+  std::map<std::pair<std::string, at::ScalarType>, std::vector<at::Tensor*>> alike;
+  for (auto& [layer, norm] : norms) {
+    if (!norm.is_cpu()) alike[{norm.device().str(), norm.scalar_type()}].push_back(&norm);
+  }
+  for (const auto& [place, on_device] : alike) {
+    Tensors values;
+    for (const at::Tensor* const norm : on_device) values.push_back(*norm);
+    const Tensors here = on_host(at::stack(values)).unbind();
+    for (std::size_t index = 0; index < here.size(); ++index) *on_device[index] = here[index];
+  }
+}
+
 at::Tensor norm_of(const at::Tensor& grad, double norm_type) {
   return norm_type == std::numeric_limits<double>::infinity() ? grad.abs().max() : grad.norm(norm_type);
 }
@@ -74,8 +90,9 @@ double clip_grad_norm(Engine& engine, double max_norm, double norm_type) {
   }
   std::vector<GradientNorm> own_norms(gradients.size());
   for_each_gradient(engine, gradients, [&](std::size_t index) {
-    own_norms[index] = {gradients[index].place, on_host(norm_of(gradients[index].grad, norm_type))};
+    own_norms[index] = {gradients[index].place, norm_of(gradients[index].grad, norm_type)};
   });
+  bring_to_host(own_norms);
   const std::tuple columns(column("places", &GradientNorm::place, 0, scopes.num_places()),
                            column("norms", &GradientNorm::norm));
   std::vector<WireRecord> by_rank(1);

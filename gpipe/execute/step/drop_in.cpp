@@ -164,6 +164,7 @@ struct PipelineFunction : torch::autograd::Function<PipelineFunction> {
     if (step->last() != nullptr) step->last()->set_output_grads(split(whole, holder->rows));
     run(*step, Phase::kBackward);
     Tensors grads_of_inputs = step->input_grads();
+    step->finish_recording({}, grads_of_inputs);
     Tensors result(2);  // of the phony and the call
     for (std::size_t index = 0; index < holder->input_positions.size(); ++index) {
       const at::Tensor& grad = grads_of_inputs[holder->input_positions[index]];

@@ -31,7 +31,7 @@ at::Tensor sum(const Tensors& parts) {
 }  // namespace
 
 Step::Step(Engine& engine, MiniBatch batch, StepMode mode, StepLoss loss)
-    : engine_(engine), caller_(mode != StepMode::kForwardOnly) {
+    : engine_(engine), caller_(mode != StepMode::kForwardOnly), targets_(loss.targets) {
   settings_.seed = engine.options().seed();
   settings_.with_grad = mode != StepMode::kForwardOnly;
   settings_.loss = std::move(loss.call);
@@ -62,8 +62,19 @@ void Step::begin(MiniBatch& batch, StepMode mode) {
   settings_.step = engine_.step();
   has_number_ = is_training;
   if (has_number_) engine_.set_step(engine_.step() + 1);
+  if (settings_.with_grad) settings_.recorder = engine_.begin_recording(settings_.micro_batches);
   assembly_->begin_step(settings_);
   engine_.split()->memory().reset_peaks();
+}
+
+void Step::take_given() {
+  if (!engine_.split()->has_devices()) return;
+  for (const MicroBatch& micro_batch : settings_.micro_batches) settings_.given.record(micro_batch.tensors);
+  if (targets_ == nullptr || assembly_->last() == nullptr) return;
+  for (MicroBatch& micro_batch : *targets_) {
+    settings_.given.record(micro_batch.tensors);
+    assembly_->last()->bring_given(micro_batch.tensors);
+  }
 }
 
 Timeline Step::run(Phase phase) {
@@ -79,16 +90,24 @@ Timeline Step::run(Phase phase) {
       commit();
       return timeline;
     } catch (...) {
-      for (StepListener* listener : engine_.model().listeners()) listener->abandon_step();
-      roll_back();
+      undo_failed_run();
       throw;
     }
   });
 }
 
+void Step::undo_failed_run() {
+  try {
+    for (StepListener* listener : engine_.model().listeners()) listener->abandon_step();
+    roll_back();
+  } catch (const std::exception&) {  // NOLINT(bugprone-empty-catch) a device that has failed fails again
+  }
+}
+
 Timeline Step::run_actions(Phase phase) {
   if (phase != Phase::kForward) engine_.model().forget_tied_grads();  // of a step that failed
   const WatchdogOptions watchdog{engine_.options().watchdog_seconds(), engine_.options().on_stuck()};
+  take_given();
   started_ = std::chrono::steady_clock::now();
   try {
     return assembly_->run(
@@ -134,6 +153,7 @@ void Step::commit() {
 }
 
 void Step::roll_back() {
+  if (std::exchange(has_number_, false)) engine_.set_step(engine_.step() - 1);
   for (Stage* const stage : assembly_->own_stages()) stage->earlier_gradients().put_back();
   for (const auto& [parameter, before] : gradients_before_) {
     at::Tensor& grad = parameter.mutable_grad();
@@ -144,7 +164,6 @@ void Step::roll_back() {
     }
   }
   engine_.model().put_back_buffers(buffers_before_);
-  if (std::exchange(has_number_, false)) engine_.set_step(engine_.step() - 1);
 }
 
 void Step::end_listeners() {
@@ -194,6 +213,10 @@ std::vector<StageMemory> Step::measure_memory() const {
     memory[stage].live_bytes -= here->earlier_gradients().bytes_of_step();
   }
   return memory;
+}
+
+void Step::finish_recording(const at::Tensor& loss, const Tensors& input_grads) {
+  if (settings_.recorder != nullptr) settings_.recorder->finish(loss, input_grads, engine_.recorded_layers());
 }
 
 void Step::agree_on_backward() {

@@ -20,6 +20,8 @@ struct StepLoss {
   StageLoss call;
   std::function<bool()> has_weights;  // as in StepSettings
   bool is_checked = false;            // whether the gradients may have to be put back
+  // What the loss is called with besides the outputs: brought to the device of the last stage, once, before that.
+  std::vector<MicroBatch>* targets = nullptr;
 };
 
 // Begins in the constructor, which takes the next step number in training and an assembly; commits when a forward, or a
@@ -48,6 +50,11 @@ class Step {
   // After a whole step whose loss has weights: completes the gradients of this rank's parameters. See EarlierGradients.
   void divide_gradients(double weight);
 
+  // Null if the step is not recorded.
+  StepRecorder* recorder() const { return settings_.recorder.get(); }
+  // After a whole step, or a backward: it is complete.
+  void finish_recording(const at::Tensor& loss, const Tensors& input_grads);
+
   // Those below are called by all ranks.
   // Before a backward of its own.
   void agree_on_backward();
@@ -59,6 +66,10 @@ class Step {
 
  private:
   void begin(MiniBatch& batch, StepMode mode);
+  // To stages on devices: what the caller has given may be elsewhere, and not be whole yet.
+  void take_given();
+  // The errors of a step that has failed, and of putting back what it has done, are one: the first.
+  void undo_failed_run();
   void commit();
   Timeline run_actions(Phase phase);
   // The same, while the replicas add up the gradients.
@@ -72,6 +83,7 @@ class Step {
   Engine& engine_;
   const CallerState caller_;
   StepSettings settings_;
+  std::vector<MicroBatch>* const targets_;
   std::vector<std::int64_t> batch_versions_;  // of the micro-batches' tensors
   BufferCopies buffers_before_;               // those that the forward has changed
   // Parameters and copies of their gradients, undefined where there was none; if the loss is checked.

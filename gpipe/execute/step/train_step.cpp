@@ -16,6 +16,7 @@
 #include "gpipe/error.h"
 #include "gpipe/execute/group/loss_parts.h"
 #include "gpipe/execute/step/calls.h"
+#include "gpipe/execute/step/loss_check.h"
 #include "gpipe/execute/step/stage_work.h"
 #include "gpipe/execute/step/step.h"
 #include "gpipe/model/plain_values.h"
@@ -215,6 +216,15 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
   stage_loss.call = [&](int micro_batch, const Tensors& outputs) { return micro_batch_loss(micro_batch, outputs); };
   stage_loss.has_weights = [&] { return micro_batch_loss.has_weights(); };
   stage_loss.is_checked = engine.options().check_loss();
+  stage_loss.targets = &target_batches;
+  std::optional<LossCheck> loss_check;
+  if (engine.is_recording()) {
+    loss_check.emplace(loss, engine.options().loss_reduction(), target_batches);
+    stage_loss.call = [&](int micro_batch, const Tensors& outputs) {
+      loss_check->keep(micro_batch, outputs);
+      return micro_batch_loss(micro_batch, outputs);
+    };
+  }
   Step step(engine, std::move(batch), engine.whole_step(), std::move(stage_loss));
   StepResult result;
   try {
@@ -238,6 +248,10 @@ StepResult train_step(Engine& engine, const Tensors& inputs, const Tensors& targ
     result.timeline.workers[worker].peak_bytes += result.memory[stage].peak_bytes;
   }
   const Tensors input_grads = step.input_grads();
+  if (step.recorder() != nullptr) {
+    if (const std::optional<LossRecord> compared = loss_check->compare()) step.recorder()->add(*compared);
+    step.finish_recording(result.loss, input_grads);
+  }
   lock.reset();  // the inputs may come out of this very pipeline
   backward_into(inputs, input_grads, result.weight);
   return result;

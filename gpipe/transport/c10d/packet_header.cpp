@@ -11,7 +11,6 @@
 #include <memory>
 
 #include "gpipe/error.h"
-#include "gpipe/transport/stage_stream.h"
 
 namespace gpipe::detail {
 namespace {
@@ -60,12 +59,6 @@ void check_sendable(const at::Tensor& tensor, std::size_t index) {
   }
 }
 
-// The same values, detached, on the CPU, with its elements close together.
-at::Tensor close_together(const at::Tensor& tensor, const std::shared_ptr<c10::Event>& ready) {
-  const at::Tensor plain = on_host(tensor.detach(), ready).resolve_conj().resolve_neg();
-  return plain.is_non_overlapping_and_dense() ? plain : plain.contiguous();
-}
-
 at::Tensor bytes_view(const at::Tensor& tensor) {
   return at::from_blob(
       tensor.data_ptr(), {static_cast<std::int64_t>(tensor.nbytes())}, [tensor](void*) {},
@@ -109,8 +102,8 @@ std::int64_t checked_bytes(const TensorPart& part, std::size_t index, std::int64
   return bytes;
 }
 
-at::Tensor make_tensor(const TensorPart& part) {
-  const auto options = at::TensorOptions(static_cast<c10::ScalarType>(part.dtype));
+at::Tensor make_tensor(const TensorPart& part, bool pinned) {
+  const auto options = at::TensorOptions(static_cast<c10::ScalarType>(part.dtype)).pinned_memory(pinned);
   const at::IntArrayRef sizes(part.sizes.data(), part.num_dims);
   if (!has_elements(part)) return at::empty(sizes, options);
   return at::empty_strided(sizes, at::IntArrayRef(part.strides.data(), part.num_dims), options);
@@ -140,7 +133,7 @@ std::size_t header_bytes(const FlowLimits& limits) {
   return sizeof(FixedPart) + static_cast<std::size_t>(limits.max_tensors) * sizeof(TensorPart);
 }
 
-SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bool with_checksum) {
+SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, HostCopies& copies) {
   const std::size_t num_parts = std::max({packet.tensors.size(), packet.requires_grad.size(), packet.versions.size()});
   if (num_parts > static_cast<std::size_t>(limits.max_tensors)) {
     throw InvalidArgument(
@@ -162,7 +155,7 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
     if (index < packet.versions.size()) part.version = packet.versions[index];
     if (index >= packet.tensors.size() || !packet.tensors[index].defined()) continue;
     check_sendable(packet.tensors[index], index);
-    const at::Tensor tensor = close_together(packet.tensors[index], packet.ready);
+    const auto [tensor, whole] = copies.of(packet.tensors[index], packet.ready);
     part.is_defined = 1;
     part.dtype = static_cast<std::int32_t>(tensor.scalar_type());
     part.num_dims = static_cast<std::uint16_t>(tensor.dim());
@@ -170,23 +163,28 @@ SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bo
     std::copy(tensor.strides().begin(), tensor.strides().end(), part.strides.begin());
     bytes += static_cast<std::int64_t>(tensor.nbytes());
     if (tensor.nbytes() > 0) sent.payload.push_back(bytes_view(tensor));
+    if (tensor.nbytes() > 0 && whole != nullptr) sent.whole.push_back(whole);
   }
   if (bytes > limits.max_bytes) {
     throw InvalidArgument(
         fmt::format("a packet of {} bytes is more than this flow takes ({})", bytes, limits.max_bytes));
   }
   if (packet.loss_has_weights) fixed.flags |= kLossHasWeights;
-  if (with_checksum) {
-    fixed.flags |= kHasChecksum;
-    fixed.checksum = checksum_of(sent.payload);
-  }
   sent.header.assign(header_bytes(limits), 0);
   std::memcpy(sent.header.data(), &fixed, sizeof fixed);
   if (!parts.empty()) std::memcpy(sent.header.data() + sizeof fixed, parts.data(), parts.size() * sizeof(TensorPart));
   return sent;
 }
 
-ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits) {
+void add_checksum(SentPacket& packet) {
+  FixedPart fixed;
+  std::memcpy(&fixed, packet.header.data(), sizeof fixed);
+  fixed.flags |= kHasChecksum;
+  fixed.checksum = checksum_of(packet.payload);
+  std::memcpy(packet.header.data(), &fixed, sizeof fixed);
+}
+
+ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits, bool pinned) {
   if (header.size() != header_bytes(limits)) refuse_header(fmt::format("it has {} bytes", header.size()));
   FixedPart fixed;
   std::memcpy(&fixed, header.data(), sizeof fixed);
@@ -204,7 +202,7 @@ ReceivedPacket read_header(const std::vector<char>& header, int flow, const Flow
   received.packet.loss_has_weights = (fixed.flags & kLossHasWeights) != 0;
   for (std::size_t index = 0; index < fixed.num_tensors; ++index) {
     at::Tensor tensor;
-    if (parts[index].is_defined != 0) tensor = make_tensor(parts[index]);
+    if (parts[index].is_defined != 0) tensor = make_tensor(parts[index], pinned);
     received.packet.tensors.push_back(tensor);
     if (tensor.defined() && tensor.nbytes() > 0) received.payload.push_back(bytes_view(tensor));
   }

@@ -6,10 +6,12 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "gpipe/transport/host_copies.h"
 #include "gpipe/transport/packet.h"
 
 namespace gpipe::detail {
@@ -25,7 +27,8 @@ struct FlowLimits {
 // A packet as it travels: contiguous memory and its description.
 struct SentPacket {
   std::vector<char> header;
-  Tensors payload;  // one-dimensional bytes; what has none is left out
+  Tensors payload;                                 // one-dimensional bytes; what has none is left out
+  std::vector<std::shared_ptr<c10::Event>> whole;  // the payload has its values behind them
 };
 
 // What a header says; `tensors` are made, but have no values yet.
@@ -40,11 +43,13 @@ std::size_t header_bytes(const FlowLimits& limits);
 // Tensors whose elements lie close together in any order of the dimensions are sent as they lie, and arrive with the
 // same strides; others are copied first, and so are those on other devices, which arrive on the CPU. Throws
 // InvalidArgument for a tensor that is not dense, on the Meta device or quantized, and for a packet beyond the limits.
-SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, bool with_checksum);
+SentPacket describe(const Packet& packet, int flow, const FlowLimits& limits, HostCopies& copies);
+// REQUIRES: the payload has its values.
+void add_checksum(SentPacket& packet);
 
 // Throws InvalidArgument, which says why, if the header is not one of this flow or beyond the limits, before it makes
-// any tensor.
-ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits);
+// any tensor. They are in pinned memory if they are to be `pinned`.
+ReceivedPacket read_header(const std::vector<char>& header, int flow, const FlowLimits& limits, bool pinned = false);
 
 // The first 8 bytes of the SHA-256 sum of all tensors, in order.
 std::uint64_t checksum_of(const Tensors& payload);

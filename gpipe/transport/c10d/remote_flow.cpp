@@ -17,6 +17,9 @@ namespace {
 // time.
 constexpr std::chrono::hours kForever{24 * 365};
 
+// libtorch 1.13 has no way to sleep until a device has come to a point.
+constexpr std::chrono::microseconds kBetweenQueries{50};
+
 void check_options(const RemoteFlowOptions& options, const Peers& peers) {
   const auto refuse = [](const std::string& why) { throw InvalidArgument("a flow between processes " + why); };
   if (options.capacity < 1) refuse(fmt::format("needs a capacity of one or more, not {}", options.capacity));
@@ -165,26 +168,65 @@ void FlowSender::put(Packet packet) {
     const bool is_unchanged = !tensor.defined() || version_of(tensor) == packet.versions[index];
     packet.versions[index] = is_unchanged ? 0 : -1;
   }
-  SentPacket sent = describe(packet, options_.id, options_.limits, options_.checksum);
+  SentPacket sent = describe(packet, options_.id, options_.limits, copies_);
+  if (options_.checksum && sent.whole.empty()) add_checksum(sent);
   std::unique_lock<std::mutex> lock(mutex_);
   wait_until(
       lock, [&] { return lost_ == nullptr && on_the_way_.size() < static_cast<std::size_t>(options_.capacity); },
       packet.micro_batch, "send");
-  std::vector<Work> works;
-  try {
-    const BlockedSignal scope(SIGPIPE);
-    works.push_back(peers_.header_carrier().send(bytes_tensor(std::move(sent.header)), options_.peer, options_.id));
-    for (const at::Tensor& bytes : sent.payload) {
-      works.push_back(peers_.carrier().send(bytes, options_.peer, options_.id));
+  Outgoing outgoing;
+  outgoing.is_posted = sent.whole.empty() && (on_the_way_.empty() || on_the_way_.back().is_posted);
+  if (outgoing.is_posted) {
+    try {
+      outgoing.works = post(sent);
+    } catch (...) {
+      lost_ = std::current_exception();
+      wait_until(
+          lock, [] { return false; }, packet.micro_batch, "send");
     }
-  } catch (...) {
-    lost_ = std::current_exception();
-    wait_until(
-        lock, [] { return false; }, packet.micro_batch, "send");
+  } else {
+    outgoing.packet = std::move(sent);
   }
-  on_the_way_.push_back(std::move(works));
+  on_the_way_.push_back(std::move(outgoing));
   lock.unlock();
   changed_.notify_all();
+}
+
+std::vector<FlowEnd::Work> FlowSender::post(SentPacket& packet) {
+  const BlockedSignal scope(SIGPIPE);
+  std::vector<Work> works;
+  works.push_back(peers_.header_carrier().send(bytes_tensor(std::move(packet.header)), options_.peer, options_.id));
+  for (const at::Tensor& bytes : packet.payload) {
+    works.push_back(peers_.carrier().send(bytes, options_.peer, options_.id));
+  }
+  return works;
+}
+
+bool FlowSender::wait_for_bytes(const SentPacket& packet) {
+  for (const auto& point : packet.whole) {
+    while (!point->query()) {
+      std::unique_lock<std::mutex> lock(mutex_);
+      if (changed_.wait_for(lock, kBetweenQueries, [this] { return stopping_; })) return false;
+    }
+  }
+  return true;
+}
+
+bool FlowSender::post_when_whole(Outgoing& outgoing) {
+  try {
+    if (!wait_for_bytes(outgoing.packet)) return false;
+    if (options_.checksum && !outgoing.packet.whole.empty()) add_checksum(outgoing.packet);
+    std::vector<Work> works = post(outgoing.packet);
+    change([&] {
+      waiting_ = works;
+      outgoing.works = std::move(works);
+      outgoing.is_posted = true;
+    });
+    return true;
+  } catch (...) {
+    lose(std::current_exception());
+    return false;
+  }
 }
 
 void FlowSender::flush() {
@@ -196,12 +238,15 @@ void FlowSender::flush() {
 void FlowSender::run() {
   const BlockedSignal scope(SIGPIPE);
   while (true) {
+    Outgoing* next = nullptr;  // stays where it is while others are put behind it
     {
       std::unique_lock<std::mutex> lock(mutex_);
       changed_.wait(lock, [&] { return stopping_ || !on_the_way_.empty(); });
       if (stopping_) return;
-      waiting_ = on_the_way_.front();
+      next = &on_the_way_.front();
+      waiting_ = next->works;
     }
+    if (!next->is_posted && !post_when_whole(*next)) return;
     for (const Work& work : waiting_) {
       if (!finish(work)) return;
     }
@@ -270,7 +315,7 @@ bool FlowReceiver::receive(ReceivedPacket& received) {
   forget();
   if (!has_header) return false;
   try {
-    received = read_header(header, options_.id, options_.limits);
+    received = read_header(header, options_.id, options_.limits, options_.pinned);
   } catch (const InvalidArgument& error) {
     throw ProtocolError(place(-1), error.what());
   }

@@ -31,6 +31,7 @@ struct RemoteFlowOptions {
   int capacity = 1;  // packets that may be on their way from the sender, and that may wait at the receiver
   FlowLimits limits;
   bool checksum = false;  // the sender adds one, of the tensors' bytes
+  bool pinned = false;    // of the receiver: the tensors go on to a device, from pinned memory
 };
 
 // What both ends have in common: the wait for something to happen, and what may happen instead.
@@ -104,9 +105,23 @@ class FlowSender : public FlowEnd, public FlowSink<Packet> {
   void reset() override { allow_waits(); }
 
  private:
-  void run();
+  // A packet whose bytes are on their way from a device is posted by the thread, once they are there, and so are those
+  // behind it; others are posted by who puts them.
+  struct Outgoing {
+    SentPacket packet;        // until it is posted
+    std::vector<Work> works;  // after that; they keep the bytes alive
+    bool is_posted = false;
+  };
 
-  std::deque<std::vector<Work>> on_the_way_;  // by packet; a Work keeps its bytes alive
+  void run();
+  std::vector<Work> post(SentPacket& packet);
+  // False if the flow is stopping.
+  bool wait_for_bytes(const SentPacket& packet);
+  // For the thread: false if the flow is stopping or lost.
+  bool post_when_whole(Outgoing& outgoing);
+
+  HostCopies copies_;
+  std::deque<Outgoing> on_the_way_;
 };
 
 // Thread-safe; packets come in the order they were put. Receives ahead, up to the capacity.

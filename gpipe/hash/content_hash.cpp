@@ -1,4 +1,4 @@
-#include "gpipe/checkpoint/content_hash.h"
+#include "gpipe/hash/content_hash.h"
 
 #include <fmt/format.h>
 
