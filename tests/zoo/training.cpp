@@ -8,8 +8,8 @@
 #include <set>
 #include <utility>
 
-#include "gpipe/checkpoint/content_hash.h"
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/hash/content_hash.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/model/same_bits.h"
 
