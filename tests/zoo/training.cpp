@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "gpipe/checkpoint/weights.h"
+#include "gpipe/hash/content_hash.h"
 #include "tests/execute/plain_chain.h"
 #include "tests/model/same_bits.h"
 
@@ -27,6 +28,19 @@ struct Trainee {
   std::function<at::Tensor()> train_step;  // gives the loss
 };
 
+// What stands for a tensor in a record: a copy of a small one, and the hash of a large one, since a network has some
+// hundred million values and is trained in thirty ways.
+at::Tensor recorded(const at::Tensor& tensor) {
+  constexpr std::int64_t kMostCopied = 4096;
+  if (!tensor.defined()) return tensor;
+  const at::Tensor values = test::readable(tensor);
+  if (values.numel() <= kMostCopied) return values.clone();
+  const std::string hash = content_hash_of({static_cast<const char*>(values.data_ptr()), values.nbytes()});
+  at::Tensor digits = at::empty({static_cast<std::int64_t>(hash.size())}, at::kByte);
+  std::copy(hash.begin(), hash.end(), digits.data_ptr<std::uint8_t>());
+  return digits;
+}
+
 template <typename Ordered>
 NamedTensors pairs_of(const Ordered& named) {
   NamedTensors pairs;
@@ -37,8 +51,7 @@ NamedTensors pairs_of(const Ordered& named) {
 void add_gradients(Record& record, const Trainee& trainee, int step) {
   for (const auto& [name, parameter] : trainee.parameters) {
     const at::Tensor& gradient = parameter.grad();
-    record.emplace_back(kGradient + name + " in step " + std::to_string(step + 1),
-                        gradient.defined() ? gradient.clone() : gradient);
+    record.emplace_back(kGradient + name + " in step " + std::to_string(step + 1), recorded(gradient));
   }
 }
 
@@ -55,15 +68,17 @@ Record train(const Trainee& trainee, int num_steps) {
   for (int step = 0; step < num_steps; ++step) {
     optimizer.zero_grad();
     torch::manual_seed(kSeed + step);
-    record.emplace_back("loss of step " + std::to_string(step + 1), trainee.train_step().detach().clone());
+    record.emplace_back("loss of step " + std::to_string(step + 1), recorded(trainee.train_step()));
     if (step == 0 || step == num_steps - 1) add_gradients(record, trainee, step);
     optimizer.step();
   }
-  for (const auto& [name, parameter] : trainee.parameters) record.emplace_back("parameter " + name, parameter.clone());
+  for (const auto& [name, parameter] : trainee.parameters) {
+    record.emplace_back("parameter " + name, recorded(parameter));
+  }
   for (std::size_t index = 0; index < trainee.buffers.size(); ++index) {
     const auto& [name, buffer] = trainee.buffers[index];
     const char* what = test::same_bits(buffer, first_buffers[index].second) ? kUnchanged : "buffer ";
-    record.emplace_back(what + name, buffer.clone());
+    record.emplace_back(what + name, recorded(buffer));
   }
   return record;
 }

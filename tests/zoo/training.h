@@ -11,7 +11,8 @@
 namespace gpipe::zoo {
 
 // What a training left, by name: the loss of every step, the gradients of the first and of the last one, and the
-// parameters and buffers at the end. Parameters that nothing uses have undefined gradients.
+// parameters and buffers at the end: of large tensors the digits of a hash of their bytes. Parameters that nothing uses
+// have undefined gradients.
 using Record = NamedTensors;
 
 struct Lengths {
