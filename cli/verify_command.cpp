@@ -218,12 +218,13 @@ class ProgramVerifier {
       verified.outcome = VerifyOutcome::kFailed;
       verified.note = "no step of it was recorded";
     }
-    if (found) {
+    const bool is_same = !found;
+    if (!is_same) {
       verified.outcome = VerifyOutcome::kDiffers;
       result_.findings.push_back(look_closer(settings, reference_way, *std::move(found), is_repeat));
     }
     result_.runs.push_back(verified);
-    return !found;
+    return is_same;
   }
 
   bool compare(const ProgramSettings& settings, bool is_repeat) {
