@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <memory>
 #include <vector>
 
 #include "gpipe/error.h"
@@ -30,29 +31,50 @@ std::int64_t choose(at::Tensor logits, const GenerateOptions& options, at::Gener
 
 }  // namespace
 
-std::string generate(const torch::nn::Module& model, const Vocabulary& vocabulary, const std::string& prompt,
+NextLogits logits_of_transformer(const Pipeline& pipeline) {
+  const auto decoder = std::make_shared<models::LanguageModelDecoder>(*pipeline);
+  const auto state = std::make_shared<models::LanguageModelDecoder::State>();
+  return [decoder, state](const at::Tensor& ids, bool begins) {
+    if (begins) *state = {};
+    return decoder->next_token_logits(ids, *state);
+  };
+}
+
+NextLogits logits_of_module(const Pipeline& pipeline) {
+  const std::shared_ptr<PipelineImpl> model = pipeline.ptr();
+  model->eval();
+  const auto text = std::make_shared<at::Tensor>();
+  return [model, text](const at::Tensor& ids, bool begins) {
+    const at::NoGradGuard no_grad;
+    *text = begins ? ids : at::cat({*text, ids}, 1);
+    return model->forward(*text).select(1, -1);
+  };
+}
+
+std::string generate(const NextLogits& next_logits, const Vocabulary& vocabulary, const std::string& prompt,
                      std::int64_t max_length, const GenerateOptions& options) {
   if (options.temperature < 0) {
     throw InvalidArgument(fmt::format("a temperature of {}; it must be at least 0", options.temperature));
   }
-  const models::LanguageModelDecoder decoder(model);
   at::Generator random = at::detail::createCPUGenerator(options.seed);
   std::vector<std::int64_t> tokens = {Vocabulary::kEnd};  // what stands before every line
   std::vector<std::int32_t> line = vocabulary.encode(prompt);
   tokens.insert(tokens.end(), line.begin(), line.end());
   std::string text;
-  models::LanguageModelDecoder::State state;
+  std::int64_t num_read = 0;
   std::vector<std::int64_t> unread = tokens;
   for (std::int64_t count = 0; count < options.num_tokens; ++count) {
-    if (state.length + static_cast<std::int64_t>(unread.size()) > max_length) {
+    if (num_read + static_cast<std::int64_t>(unread.size()) > max_length) {
       // The model has no further positions: it goes on from the second half of what it has read.
       unread.assign(tokens.end() - std::min<std::ptrdiff_t>(std::max<std::int64_t>(1, max_length / 2),
                                                             static_cast<std::ptrdiff_t>(tokens.size())),
                     tokens.end());
-      state = {};
+      num_read = 0;
     }
     const at::Tensor ids = at::tensor(unread, at::kLong).unsqueeze(0);
-    const std::int64_t token = choose(decoder.next_token_logits(ids, state).squeeze(0).to(at::kFloat), options, random);
+    const at::Tensor logits = next_logits(ids, /*begins=*/num_read == 0);
+    num_read += ids.size(1);
+    const std::int64_t token = choose(logits.squeeze(0).to(at::kFloat), options, random);
     tokens.push_back(token);
     unread = {token};
     if (token == Vocabulary::kEnd) {

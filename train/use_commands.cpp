@@ -79,11 +79,12 @@ int generate(const GenerateCommand& command) {
   const data::Vocabulary vocabulary = file.vocabulary();
   const std::int64_t max_length = file.number("gpipe.sequence_length", 1, kMaxLength);
   file.require_script(command.torchscript);
-  const Pipeline pipeline =
-      load_pipeline(file, command.torchscript.empty()
-                              ? language_chain(file.text("gpipe.model"), vocabulary.size(), max_length, /*dropout=*/0)
-                              : ScriptModel(command.torchscript).chain());
-  cli::print(generate(*pipeline, vocabulary, command.prompt, max_length, command.options) + "\n");
+  const bool is_script = !command.torchscript.empty();
+  const Pipeline pipeline = load_pipeline(
+      file, is_script ? ScriptModel(command.torchscript).chain()
+                      : language_chain(file.text("gpipe.model"), vocabulary.size(), max_length, /*dropout=*/0));
+  const NextLogits next_logits = is_script ? logits_of_module(pipeline) : logits_of_transformer(pipeline);
+  cli::print(generate(next_logits, vocabulary, command.prompt, max_length, command.options) + "\n");
   return cli::kDone;
 }
 

@@ -45,7 +45,7 @@ void write_module(const TemporaryFolder& folder) {
   const pid_t child = fork();
   if (child == 0) {
     torch::jit::Module module("module");
-    module.register_parameter("weight", torch::ones({2, 2}), /*is_buffer=*/false);
+    module.register_parameter("weight", torch::ones({2, 2}).requires_grad_(), /*is_buffer=*/false);
     module.define("def forward(self, x):\n  return torch.matmul(x, self.weight)\n");
     module.save(folder.path("module.pt"));
     save_safetensors(folder.path("in.safetensors"), {{{"x", torch::ones({16, 2})}}, {}});
@@ -135,8 +135,10 @@ TEST_F(HostileTrainingValue, OfTheTrainingAndUseOfAModuleFromElsewhere) {
   HostileCase training = tensors();
   training.options[5] = {"--stages", "1"};  // there is one operation
   expect_clear_refusals(run_program, training);
+  const std::string weights = weights_of(training, "module.safetensors");
   expect_clear_refusals(run_program, {{"eval", "tensors"},
-                                      {{"--torchscript", folder_.path("module.pt")},
+                                      {{"--weights", weights},
+                                       {"--torchscript", folder_.path("module.pt")},
                                        {"--inputs", folder_.path("in.safetensors")},
                                        {"--targets", folder_.path("targets.safetensors")},
                                        {"--loss", "mse"}}});
