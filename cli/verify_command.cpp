@@ -431,8 +431,7 @@ void add_verify_command(CLI::App& app, std::vector<std::string> program, Run& ch
   output.add_flag("--json", command->json, "Print the result as JSON");
   set_help(
       sub,
-      {"gpipe verify [options] -- PROGRAM [arguments]",
-       "Prove that stages and schedules change no bit of a training.",
+      {"gpipe verify [options] -- PROGRAM [arguments]", "Prove that stages and schedules change no bit of a training.",
        "The program is run unchanged, again and again: each time its pipelines get other stages, schedules and "
        "recompute, and record hashes of what layers return, of losses, gradients, buffers and weights. All are "
        "compared "
